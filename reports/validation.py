@@ -53,7 +53,7 @@ class BestPolicy:
     # batch, tag: of the cells compared
     batch: int
     tag: str
-    simulated: str  # the policy with the fewest simulated seconds; those that tie, with commas
+    simulated: str  # the policies with the fewest simulated seconds, with commas between
     measured: str  # the policy with the fewest measured seconds
     same: bool  # whether the second is among the first
     # how much longer the simulator's choice took than the best, as a share; of those that tie the mean

@@ -257,7 +257,7 @@ class Guard:
 
 
 class _Json(Request):
-    """A request whose JSON has no key twice and no byte that is no UTF-8; raises RequestError for any other."""
+    """A request whose JSON must be UTF-8 and have no key twice; raises RequestError for any other."""
 
     async def json(self) -> Any:  # noqa: ANN401 - what JSON holds
         """The body."""

@@ -92,6 +92,8 @@ def _rate(case: Case, value: str) -> Case:
     own = case.asked.rate
     if value.endswith("x"):
         factor = _factor("rate", value)
+        if case.asked.time_scale is not None:
+            raise ArgumentError(f"`changes` rate={value} does not go with `time_scale`, got {case.asked.time_scale:g}")
         if own is None:
             return replace(case, faster=factor)
         return replace(case, asked=replace(case.asked, rate=own * factor))
@@ -138,7 +140,7 @@ def _own_rate(setting: ServingSetting) -> float:
     opened = setting.opened(None, setting.replay.seed)
     rate = opened.own_rate() if isinstance(opened, OpenedWorkload) else None
     if rate is None:
-        rule = "rate must be a multiple of `rate`, or of the rate of a log's own times"
+        rule = "rate must be a multiple of `rate`, or of the rate of a log's own times (a generator's goes into `rate`)"
         why = "in a closed loop" if is_closed(opened) else "without `rate`"
         raise ArgumentError(f"`changes` {rule}, got {setting.workload} {why}")
     return rate

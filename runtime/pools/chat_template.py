@@ -16,7 +16,7 @@ from .tokenizer_files import file_beside
 
 TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-# Of older tokenizers, whose config holds no table of added tokens; and the fields with tokens of a model's own.
+# The file of older tokenizers, the table that newer configs have instead, and fields with tokens of a model's own.
 _SPECIAL_OF_OLD, _TABLE = "special_tokens_map.json", "added_tokens_decoder"
 _FURTHER = ("extra_special_tokens", "model_specific_special_tokens")
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import inf
+from math import ceil, inf
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -215,29 +216,10 @@ def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
         raise CostSpecError(f"cost {spec.label!r}: its class must derive from paceline.sim.cost.base.CostModel")
     if not isinstance(getattr(cost, "name", None), str):
         raise CostSpecError(f"cost {spec.label!r}: must have a name, which tables show")
-    _check_answers(cost, recording.about.models, spec.label)
     check_seconds(cost, recording.about.models, _PROBES, spec.label)
-    return ForeignCost(cost, recording.about.target, spec.label)
-
-
-def _check_answers(cost: CostModel, models: Iterable[str], text: str) -> None:
-    """Raises CostSpecError for an answer of another kind, which would fail far from here, or pass for one."""
-    _check_lookup("lookup_s", cost.lookup_s, text)
-    _check_lookup("lookups_s(1)", cost.lookups_s(1), text)
-    notes, unlined = cost.notes(), cost.unlined()
-    if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
-        raise CostSpecError(f"cost {text!r}: notes() must be a tuple of texts, got {said(notes, repr)}")
-    if not isinstance(unlined, str):
-        raise CostSpecError(f'cost {text!r}: unlined() must be a text, "" with lines, got {said(unlined, repr)}')
-    for model in models:
-        terms = cost.draft_terms(model)
-        if not (terms is None or isinstance(terms, DraftTerms)):
-            raise CostSpecError(f"cost {text!r}: draft_terms({model!r}) must be DraftTerms, got {said(terms, repr)}")
-
-
-def _check_lookup(name: str, seconds: float, text: str) -> None:
-    if not (isinstance(seconds, int | float) and 0 <= seconds < inf):
-        raise CostSpecError(f"cost {text!r}: {name} must be seconds >= 0 and finite, got {said(seconds, repr)}")
+    checked = ForeignCost(cost, recording.about.target, spec.label)
+    checked.check_answers(recording.about.models)
+    return checked
 
 
 class ForeignCost(ScaledCost):
@@ -253,39 +235,68 @@ class ForeignCost(ScaledCost):
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """See `CostModel`; raises CostSpecError unless it is a number above 0."""
         asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
-        seconds = self._said("forward_s", model, asked)
+        seconds: float = self._said("forward_s", model, **asked)
         if not (isinstance(seconds, int | float) and 0 < seconds < inf):
-            raise self._refusal("forward_s", model, asked, f"must be seconds above 0, got {said(seconds, repr)}")
+            raise self._refusal("forward_s", f"must be seconds above 0, got {said(seconds, repr)}", model, **asked)
         return seconds
 
     def context_line(self, model: str, **fed: int) -> ContextLine:
         """See `CostModel`; raises CostSpecError for another kind, or where `forward_s` does not lie on it."""
-        line: ContextLine = self._said("context_line", model, fed)
-        is_line = isinstance(line, ContextLine) and all(isinstance(number, int | float) for number in line)
-        context_tokens = fed["context_tokens"]
-        if not (is_line and line.start <= context_tokens < line.end):
-            rule = f"must be a ContextLine of numbers around the tokens held, got {said(line, repr)}"
-            raise self._refusal("context_line", model, fed, rule)
-        for held in (line.start, context_tokens, int(min(line.end, 2 * context_tokens + _FAR)) - 1):
+        found = self._said("context_line", model, **fed)
+        is_line = isinstance(found, ContextLine) and all(isinstance(number, Real) for number in found)
+        rows, asked = fed["num_rows"], fed["context_tokens"]
+        if not (is_line and found.start <= asked < found.end):
+            rule = f"must be a ContextLine of numbers around the tokens held, got {said(found, repr)}"
+            raise self._refusal("context_line", rule, model, **fed)
+        plain: list[Any] = [number.item() if hasattr(number, "item") else number for number in found]  # numpy's wrap
+        line = ContextLine(*plain)
+        last = ceil(min(line.end, 2 * asked + _FAR)) - 1
+        for held in (-(-line.start // rows) * rows, asked, last - last % rows):  # as rows of equal length hold
+            if not line.start <= held < line.end:
+                continue
+            try:
+                seconds = self.forward_s(model, **fed | {"context_tokens": held})
+            except CostRangeError:
+                if held == asked:
+                    raise
+                continue  # the line is longer than what the cost knows
             lined = line.start_s + line.slope_s * (held - line.start)
-            seconds = self.forward_s(model, **fed | {"context_tokens": held})
             if not abs(lined - seconds) <= _OFF_LINE * seconds:
                 rule = f"must be the {seconds:g} s of forward_s at {held} tokens held, got {lined:g}"
-                raise self._refusal("context_line", model, fed, rule)
+                raise self._refusal("context_line", rule, model, **fed)
         return line
 
-    def _said(self, method: str, model: str, asked: Mapping[str, int]) -> Any:  # noqa: ANN401 - foreign code
+    def check_answers(self, models: Iterable[str]) -> None:
+        """Raise CostSpecError for an answer of another kind, which would fail far from here, or pass for one."""
+        self._check_lookup("lookup_s", self._cost.lookup_s)
+        self._check_lookup("lookups_s(1)", self._said("lookups_s", 1))
+        notes, unlined = self._said("notes"), self._said("unlined")
+        if not (isinstance(notes, tuple | list) and all(isinstance(note, str) for note in notes)):
+            raise self._refusal("notes", f"must be a tuple of texts, got {said(notes, repr)}")
+        if not isinstance(unlined, str):
+            raise self._refusal("unlined", f'must be a text, "" with lines, got {said(unlined, repr)}')
+        for model in models:
+            terms = self._said("draft_terms", model)
+            if not (terms is None or isinstance(terms, DraftTerms)):
+                raise self._refusal("draft_terms", f"must be DraftTerms, got {said(terms, repr)}", model)
+
+    def _check_lookup(self, name: str, seconds: object) -> None:
+        if not (isinstance(seconds, Real) and 0 <= float(seconds) < inf):
+            rule = f"must be seconds >= 0 and finite, got {said(seconds, repr)}"
+            raise CostSpecError(f"cost {self._text!r}: {name} {rule}")
+
+    def _said(self, method: str, *args: object, **fed: int) -> Any:  # noqa: ANN401 - foreign code
         try:
-            return getattr(self._cost, method)(model, **asked)
-        except CostRangeError:  # says its range
+            return getattr(self._cost, method)(*args, **fed)
+        except (CostRangeError, CostSpecError):  # say what is wrong
             raise
         except BaseException as error:  # foreign code
             pass_interrupt(error)
-            raise self._refusal(method, model, asked, f"raised {told(error)}") from error
+            raise self._refusal(method, f"raised {told(error)}", *args, **fed) from error
 
-    def _refusal(self, method: str, model: str, asked: Mapping[str, int], rule: str) -> CostSpecError:
-        given = ", ".join(f"{name}={value}" for name, value in asked.items())
-        return CostSpecError(f"cost {self._text!r}: {method}({model!r}, {given}) {rule}")
+    def _refusal(self, method: str, rule: str, *args: object, **fed: int) -> CostSpecError:
+        given = ", ".join([*map(repr, args), *(f"{name}={value}" for name, value in fed.items())])
+        return CostSpecError(f"cost {self._text!r}: {method}({given}) {rule}")
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
         """See `CostModel`."""

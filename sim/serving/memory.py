@@ -320,7 +320,7 @@ class MemberKv:
         """Tokens in cached blocks that `owners` hold in common, less those of each such block once.
 
         A run of blocks counts if the text up to its end has `least_tokens`, and `least_owners` >= 2 hold it. It ends
-        where these part, not where the tree branches for a text that none of them holds.
+        where its owners part, not where the tree branches for a text that none of them holds.
         """
         found: dict[PrefixNode, tuple[int, int]] = {}  # end of its text in blocks, owners
         for owner in owners:
@@ -331,7 +331,7 @@ class MemberKv:
                 end -= len(node.keys)
                 node = node.parent
         blocks, ends = 0, dict[PrefixNode, int]()
-        for node, (end, count) in found.items():  # of two with the same owners the later one in their text comes first
+        for node, (end, count) in found.items():  # a block comes before its parent, if both have the same owners
             end = ends.get(node, end)
             if count >= least_owners and end * self._block_tokens >= least_tokens:
                 blocks += (count - 1) * len(node.keys)

@@ -328,7 +328,7 @@ class Arrivals:
                 following = arrival.turns.after(at_ps)
             except ValueError as error:  # of a closed loop, which reads its next row now
                 self._to_come += 1
-                RankedEvent(self._env, at_ps, ARRIVALS, partial(self._break, error, at_ps))
+                RankedEvent(self._env, at_ps, self._replicas.last_rank, partial(self._break, error, at_ps))
                 return
             self.sessions.follow(arrival, following)
             self._release(arrival, following, at_ps, AFTER_REJECTION)

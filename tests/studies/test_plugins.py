@@ -217,6 +217,8 @@ class Raising(Flat):
         (type("Looks", (Flat,), {"lookups_s": lambda self, n: None}), "lookups_s(1) must be seconds >= 0 and finite"),
         (type("Lined", (Flat,), {"unlined": lambda self: None}), "unlined() must be a text"),
         (type("Noted", (Flat,), {"notes": lambda self: "mine"}), "notes() must be a tuple of texts, got 'mine'"),
+        (type("Noted", (Flat,), {"notes": lambda self: None}), "notes() must be a tuple of texts, got None"),
+        (type("Noted", (Flat,), {"notes": lambda self: 1 / 0}), "notes() raised ZeroDivisionError: division by zero"),
         (type("Drafts", (Flat,), {"draft_terms": lambda self, model: 5}), "draft_terms('draft') must be DraftTerms"),
         (Growing, "must be the same each time"),
         (Raising, "raised ZeroDivisionError: division by zero"),
@@ -252,7 +254,8 @@ def test_a_sound_cost_passes_and_one_outside_a_package_is_checked_before_it_is_u
 LINED_COST = """
 from math import inf, nan
 
-from paceline.sim.cost.base import ContextLine, CostModel
+from numpy import float32, int64
+from paceline.sim.cost.base import ContextLine, CostModel, CostRangeError
 
 
 class Lined(CostModel):
@@ -262,6 +265,9 @@ class Lined(CostModel):
         self.line = line
 
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        if context_tokens > 1000 * num_rows:
+            raise CostRangeError("no more than 1,000 tokens are known")
+        assert not context_tokens % num_rows
         return 0.01 + 1e-6 * context_tokens
 
     def unlined(self):
@@ -269,7 +275,7 @@ class Lined(CostModel):
 
     def context_line(self, model, *, num_rows, new_tokens, context_tokens):
         start = context_tokens // 64 * 64
-        return eval(self.line)
+        return eval(self.line.replace(";", ","))
 """
 
 
@@ -278,11 +284,13 @@ class Lined(CostModel):
     [
         ("ContextLine(start; start + 64; 0.01 + 1e-6 * start; 1e-6)", ""),
         ("ContextLine(0; inf; 0.01; 1e-6)", ""),
+        ("ContextLine(int64(0); int64(10**9); float32(0.01); float32(1e-6))", ""),
+        ("ContextLine(0; 0.5; 0.01; 1e-6)", ""),
         ("None", "must be a ContextLine of numbers around the tokens held, got None"),
         ("ContextLine(0; inf; '0.01'; 0)", "must be a ContextLine of numbers around the tokens held"),
         ("ContextLine(start + 64; inf; 0.01; 1e-6)", "must be a ContextLine of numbers around the tokens held"),
         ("ContextLine(0; inf; 0.5; 1e-6)", "must be the 0.01 s of forward_s at 0 tokens held, got 0.5"),
-        ("ContextLine(0; inf; 0.01; 0.0)", "of forward_s at 999 tokens held, got 0.01"),
+        ("ContextLine(0; inf; 0.01; 0.0)", "of forward_s at 998 tokens held, got 0.01"),
         ("ContextLine(0; inf; nan; 0.0)", "must be the 0.01 s of forward_s at 0 tokens held, got nan"),
         ("1 / 0", "raised ZeroDivisionError: division by zero ("),
     ],
@@ -290,11 +298,15 @@ class Lined(CostModel):
 def test_the_lines_of_a_cost_are_those_of_its_forwards(tmp_path, line, told):
     """Under load forwards are read off lines: other lines would give other seconds than `compare`, in silence."""
     path = tmp_path / "mine.py"
-    path.write_text(LINED_COST.replace("self.line = line", f"self.line = {line.replace(';', ',')!r}"))
+    path.write_text(LINED_COST.replace("self.line = line", f"self.line = {line!r}"))
     cost = make_cost(f"{path}:Lined", open_recording("pico"))
     asked = {"num_rows": 2, "new_tokens": 4, "context_tokens": 0}
     if not told:
-        assert cost.context_line("target", **asked).start == 0
+        found = cost.context_line("target", **asked)
+        assert found.start == 0
+        assert {type(number) for number in found} <= {int, float}
+        if found.end > 10**6:  # it is longer than what the cost knows
+            assert cost.context_line("target", **asked | {"context_tokens": 1000}) == found
         return
     with pytest.raises(ValueError, match=re.escape(told)) as raised:
         cost.context_line("target", **asked)

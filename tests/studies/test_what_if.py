@@ -105,9 +105,11 @@ def test_what_goes_with_something_else_is_refused(tmp_path):
     with pytest.raises(ValueError, match="device=h200 goes with a device of the sheet as `cluster`, whose place it"):
         paceline.what_if(LOAD, "plain", ["device=h200"], **{**ASKED, "cluster": cluster})
     with pytest.raises(
-        ValueError, match=r"multiple of `rate`, or of the rate of a log's own times, got poisson.* without"
+        ValueError, match=r"multiple of `rate`, or of the rate of a log's own times .*, got poisson.* without"
     ):
         paceline.what_if("poisson:rate=4,requests=9", "plain", ["rate=2x"], cluster="h100")
+    with pytest.raises(ValueError, match="rate=2x does not go with `time_scale`, got 2"):
+        paceline.what_if(LOAD, "plain", ["rate=2x"], **{**ASKED, "rate": None, "time_scale": 2.0})
     with pytest.raises(ValueError, match="got closed:concurrency=2,requests=9 in a closed loop"):
         paceline.what_if("closed:concurrency=2,requests=9", "plain", ["rate=2x"], cluster="h100")
 

@@ -116,6 +116,7 @@ MOST_PS = 2**62 - 1  # some 53 days: sums and differences of two such times fit 
 MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: the bound of times in files, before scaling and cutting
 
 _PLACES = 12  # of seconds, as picoseconds
+_BEYOND_PS = 10**25  # later than any time of a file or a clock
 _MOST_DIGITS = 40
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:\.(\d{1,40}))?(?: ?(Z|UTC|[+-]\d\d(?::?\d\d)?))?", re.ASCII
@@ -150,7 +151,7 @@ def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | Non
         return None
     places = len(str(unit_ps)) - 1
     if value.adjusted() + places > 2 * _PLACES:
-        return -MOST_READ_PS - 1 if value < 0 else MOST_READ_PS + 1
+        return -_BEYOND_PS if value < 0 else _BEYOND_PS
     return int(value.scaleb(places).to_integral_value(ROUND_HALF_UP))
 
 
@@ -256,7 +257,7 @@ class WorkloadOptions(WorkloadChanges, ClosedLoopOptions):
         zero_tokens: for a request of a file whose prompt or output has no token: "refuse" raises, "drop" leaves it out,
             "one" serves it with one token.
         tag: of all requests, in place of theirs; None: theirs.
-        columns: which columns of a table, or keys of JSON objects, a line each, are which; rows in any order. None: a
+        columns: names of a log's columns or keys, as `named_columns` reads them; its rows may be in any order. None: a
             known format.
     """
 

@@ -173,9 +173,9 @@ def _count(_: str, value: object) -> bool:
 
 
 def _time_option(key: str, value: object) -> str:
-    """What `columns` calls a time of this size; "" for what is none, or may have any unit: a clock is past 1973.
+    """What `columns` calls a time of this size; "" for what is no time, or too small to tell its unit.
 
-    A Mooncake log with a key of its own has milliseconds from its start.
+    Times of a clock are from after 1973. Smaller ones count from a start: Mooncake's are milliseconds.
     """
     if isinstance(value, str) and ps_of_moment(value) is not None:
         return "arrives_at"
@@ -212,7 +212,8 @@ class Row(Fields):
         """Raise TraceFormatError for keys that are missing or unknown."""
         for key in self.values:
             if key not in known:
-                rule = f"must be one of {', '.join(known)}{'' if self.prefix else suggested_columns(self.values)}"
+                told = "" if self.prefix or self.line > 1 else suggested_columns(self.values)  # else lines before fit
+                rule = f"must be one of {', '.join(known)}{told}"
                 raise self.error(key, rule, "an unknown key")
         for key in needed:
             if self.values.get(key) is None:

@@ -1,4 +1,6 @@
-"""Workloads in files, read row by row, so that memory does not grow with length; the first line gives the format.
+"""Workloads in files, read row by row, so that memory does not grow with length, but for logs, which are sorted.
+
+The first line gives the format.
 
 Here: our own lines, and results of `vllm bench serve --save-detailed`, one object with the lengths and starts of all
 requests.

@@ -35,7 +35,7 @@ from .arrival import (
 from .format import HOW_TO_NAME, NAME_RULE, Reading, Tally, WorkloadFormat, is_name, row_of, rows_of
 
 _MOST_DIGITS, _MOST_LISTED = 10, 200
-# Of a log: the year 5138 in seconds since 1970, the year 3169 in a date, so that the unit is a smaller one.
+# No log has times as late as this, the year 5138 of a clock from 1970: their unit is a smaller one.
 _LATEST_PS = 10**11 * PS_PER_S
 _DAY = "YYYY-MM-DD HH:MM:SS.fraction"
 
@@ -56,7 +56,7 @@ class TableFormat:
     times: str = "seconds"  # unit of a time, in words
     # whether times are of a clock, so that the first row is the start; else they count from the start
     clock: bool = False
-    # whether rows come in any order, and an empty count is that of a request that failed
+    # whether rows come in any order; in a log a request that failed has an empty count
     is_log: bool = False
     notes: tuple[str, ...] = ()  # what readers must know
 
@@ -200,7 +200,7 @@ def _rows(reading: Reading) -> Iterator[tuple[int, list[str]]]:
             for cells in _cells(chain([head], lines), _mark_of(head.encode())):
                 yield current, cells
     except csv.Error as error:
-        raise reading.error(current, "row", "must be cells with commas between", str(error)) from None
+        raise reading.error(current, "row", "must be cells of a table", str(error)) from None
 
 
 def _count(reading: Reading, line: int, field: str, text: str) -> int:
@@ -219,7 +219,7 @@ def _count_of(text: str) -> int | None:
 
 def _named(reading: Reading, line: int, field: str, text: str) -> str:
     if not (text and is_name(text)):
-        raise reading.error(line, field, NAME_RULE, text)
+        raise reading.error(line, field, NAME_RULE if text else "must not be empty", text)
     return text
 
 
@@ -407,7 +407,7 @@ def first_row(path: Path) -> FirstRow:
     except UnicodeDecodeError as error:
         raise reading.error(line, "row", "must be UTF-8", f"byte 0x{text[error.start]:02x}") from None
     except ValueError as error:
-        raise reading.error(line, "row", "must be cells with commas between", str(error)) from None
+        raise reading.error(line, "row", "must be cells of a table", str(error)) from None
     with suppress(ValueError):  # of the second line, which is read again
         return FirstRow(
             line, dict(zip_longest(names, _cells_of(next(lines, (0, b""))[1], mark)[: len(names)])), is_json=False

@@ -293,7 +293,7 @@ class OpenedWorkload:
         return replace(about, num_requests=requests, num_arrivals=arrivals, notes=notes, drawn=drawn)
 
     def own_rate(self) -> float | None:
-        """Mean arrivals a second by its own times, as `WorkloadOptions.rate` scales them; None where that has no such.
+        """Mean arrivals a second by its own times, which `WorkloadOptions.rate` scales; None of one without such times.
 
         Raises:
             ArgumentError: arrivals that are all at one time.

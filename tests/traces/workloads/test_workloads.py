@@ -281,8 +281,8 @@ def test_what_is_no_time_is_none_and_sizes_beyond_all_stay_beyond():
         assert ps_of_seconds(text) is None
     for text in ("2023-02-29 00:00:00", "2024-02-29", "2024-02-29 24:00:00", "2024-02-29 00:60:00", "x"):
         assert ps_of_moment(text) is None
-    assert ps_of_decimal(Decimal("1e999999")) == MOST_READ_PS + 1
-    assert ps_of_decimal(Decimal("-1e999999")) == -MOST_READ_PS - 1
+    assert ps_of_decimal(Decimal("1e999999")) > 10**11 * PS_PER_S > MOST_READ_PS
+    assert ps_of_decimal(Decimal("-1e999999")) < -MOST_READ_PS
     assert ps_of_decimal(Decimal("1e-999999")) == 0
 
 

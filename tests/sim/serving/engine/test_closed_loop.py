@@ -112,6 +112,12 @@ def test_a_row_that_cannot_be_read_ends_the_run_when_it_would_have_come(tmp_path
     run = served(open_workload(file, concurrency=2))
     with pytest.raises(TraceFormatError, match="line 4: num_decode_tokens"):
         run.go()
+    # What follows at once comes first, whoever ended before the row was read.
+    file.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,9,5\n0,9,5\n0,9,5\n0,9,x\n")
+    run = served(open_workload(file, concurrency=2))
+    with pytest.raises(TraceFormatError, match="line 5: num_decode_tokens"):
+        run.go()
+    assert len(run.log.requests["arrived_at_ps"]) == 3
 
 
 class NearlyFree(CostModel):
