@@ -27,7 +27,7 @@ class Observable(StrEnum):
     verdict_probs = "verdict probabilities"  # the verifier's, of a judged token; lossy rules read them
     text = "text"  # the ids of committed tokens
     branches = "branches"  # a drafter's further tokens at a context, of which token trees are made
-    # verdicts that may decide which member judges the same tokens next; under rejection sampling this bends the text
+    # verdicts that may decide which member judges the same tokens next: not where tokens are drawn, as this bends texts
     votes = "votes"
 
 

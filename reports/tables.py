@@ -426,7 +426,7 @@ def print_tables(console: Console, tables: Iterable[Grid]) -> None:
     """Print tables with an empty line between them."""
     for index, table in enumerate(tables):
         if index:
-            console.print(end="\n")
+            console.print()
         console.print(table, crop=False)
 
 

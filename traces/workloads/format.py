@@ -212,7 +212,8 @@ class Row(Fields):
         """Raise TraceFormatError for keys that are missing or unknown."""
         for key in self.values:
             if key not in known:
-                told = "" if self.prefix or self.line > 1 else suggested_columns(self.values)  # else lines before fit
+                is_first = self.line == 1 and not self.prefix  # rows after one that fits are not of another log
+                told = suggested_columns(self.values) if is_first else ""
                 rule = f"must be one of {', '.join(known)}{told}"
                 raise self.error(key, rule, "an unknown key")
         for key in needed:

@@ -158,22 +158,14 @@ def _check_head(table: TableFormat, reading: Reading, line: int, head: list[str]
     for name in head:
         if name not in table.known:
             raise reading.error(line, "columns", f"must be of {', '.join(table.known)}{HOW_TO_NAME}", name)
-    missing = [name for name in table.needed if name not in head]
-    if missing:
-        raise reading.error(line, "columns", f"must have {missing[0]}", ", ".join(head))
+    for name in table.needed:
+        if name not in head:
+            raise reading.error(line, "columns", f"must have {name}", ", ".join(head))
 
 
-def _cells_of(line: bytes, mark: str) -> list[str]:
-    """The cells of a line; raises ValueError for what is no line of a table."""
-    try:
-        return next(_cells([line.decode("utf-8")], mark))
-    except csv.Error as error:
-        raise ValueError(str(error)) from None
-
-
-def _mark_of(head: bytes) -> str:
+def _mark_of(head: str) -> str:
     """What stands between the cells of a table: a comma, where the head has one."""
-    return next((mark for mark in ",;\t" if mark.encode() in head), ",")
+    return next((mark for mark in ",;\t" if mark in head), ",")
 
 
 def _cells(lines: Iterable[str], mark: str) -> Iterator[list[str]]:
@@ -196,9 +188,9 @@ def _rows(reading: Reading) -> Iterator[tuple[int, list[str]]]:
 
     try:
         lines = texts()
-        for head in lines:
-            for cells in _cells(chain([head], lines), _mark_of(head.encode())):
-                yield current, cells
+        head = next(lines)  # `first_row` has read it
+        for cells in _cells(chain([head], lines), _mark_of(head)):
+            yield current, cells
     except csv.Error as error:
         raise reading.error(current, "row", "must be cells of a table", str(error)) from None
 
@@ -395,21 +387,14 @@ def first_row(path: Path) -> FirstRow:
     """How a file begins; raises TraceFormatError for one that cannot be read or read twice, or is empty."""
     refuse_pipe(path)
     reading = Reading(path=path, options=WorkloadOptions(), tally=Tally())
-    lines = lines_of(path)
-    line, text = next(lines, (0, b""))
+    line, text = next(lines_of(path), (0, b""))
     if not text:
         raise TraceFormatError(path, "file", "must hold a workload", "nothing")
     if text.lstrip()[:1] in (b"{", b"["):
         return FirstRow(line, row_of(reading, line, text).values, is_json=True)
-    mark = _mark_of(text)
-    try:
-        names = _cells_of(text, mark)
-    except UnicodeDecodeError as error:
-        raise reading.error(line, "row", "must be UTF-8", f"byte 0x{text[error.start]:02x}") from None
-    except ValueError as error:
-        raise reading.error(line, "row", "must be cells of a table", str(error)) from None
-    with suppress(ValueError):  # of the second line, which is read again
-        return FirstRow(
-            line, dict(zip_longest(names, _cells_of(next(lines, (0, b""))[1], mark)[: len(names)])), is_json=False
-        )
-    return FirstRow(line, dict.fromkeys(names), is_json=False)
+    rows = _rows(reading)
+    line, names = next(rows)
+    cells: list[str] = []
+    with suppress(TraceFormatError):  # of the second row, which is read again
+        cells = next(rows, (0, cells))[1]
+    return FirstRow(line, dict(zip_longest(names, cells[: len(names)])), is_json=False)
