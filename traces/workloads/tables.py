@@ -158,7 +158,7 @@ def _check_head(table: TableFormat, reading: Reading, line: int, head: list[str]
     for name in head:
         if name not in table.known:
             raise reading.error(line, "columns", f"must be of {', '.join(table.known)}{HOW_TO_NAME}", name)
-    for name in table.needed:
+    for name in filter(None, [*table.needed, table.request_id, table.tag]):
         if name not in head:
             raise reading.error(line, "columns", f"must have {name}", ", ".join(head))
 
