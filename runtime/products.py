@@ -62,18 +62,19 @@ _WORTH_A_COPY, _WORTH_LEAVING, _WORTH_PADDING, _NEAR = 0.15, 0.02, 0.1, 0.15
 # Seconds of timing per product, weight and token count, and repeats: most, least, least of calls longer than
 # `_LONG_CALL_S`. A product whose first call takes `_GIVE_UP` times as long as the fastest is not timed further.
 _SECONDS_EACH, _MOST_REPEATS, _LEAST_REPEATS, _LEAST_LONG_REPEATS, _LONG_CALL_S, _GIVE_UP = 0.005, 24, 6, 2, 0.01, 3
-# Bytes of copies that a timing uses in turn, as a model uses its layers: with weights in the processor's nearest cache,
-# products limited by memory would look too fast.
-_TURN_BYTES, _MOST_TURNS = 64 * 2**20, 32
-# Timing weights larger than the first takes seconds, so progress is shown. Beside a pool's weights timing needs memory:
-# the second, a share of them, but at least the third; libraries keep kernels and buffers as well, the fourth
+# Most bytes of copies in one layout that a timing uses in turn, as a model uses its layers: with weights in the
+# processor's caches, products limited by memory would look too fast. Also the largest number of copies, and the sets of
+# copies: one for each layout, and a temporary one.
+_TURN_BYTES, _MOST_TURNS, _SETS = 64 * 2**20, 32, 4
+# Timing weights larger than the first takes seconds, so progress is shown. Of a pool's weights timing may take the
+# second, a share of them, if that is more than turns need; libraries keep kernels and buffers as well, the third
 # (`benchmarks/memory.py`).
-_LARGE_BYTES, _TIMING_SHARE, LEAST_TIMING_BYTES, LIBRARY_BYTES = 16 * 2**20, 0.12, 64 * 2**20, 140 * 10**6
+_LARGE_BYTES, _TIMING_SHARE, LIBRARY_BYTES = 16 * 2**20, 0.12, 140 * 10**6
 
 
 def timing_bytes(weight_bytes: int) -> int:
-    """Most memory, bytes, for timing products beside `weight_bytes` of weights."""
-    return max(LEAST_TIMING_BYTES, int(_TIMING_SHARE * weight_bytes))
+    """Most memory, bytes, for timing products beside `weight_bytes` of weights, all of which a pass may use."""
+    return max(_SETS * min(weight_bytes, _TURN_BYTES), int(_TIMING_SHARE * weight_bytes))
 
 
 class Multiplier:
@@ -165,7 +166,7 @@ class ProductChooser:
         *,
         only: str | None = None,
         copy_all: bool = False,
-        room_bytes: int = LEAST_TIMING_BYTES,
+        room_bytes: int = _SETS * _TURN_BYTES,
     ) -> None:
         if only is not None and only not in PRODUCT_NAMES:
             raise ValueError(f"product must be one of {', '.join(PRODUCT_NAMES)}, got {only!r}")
@@ -214,20 +215,22 @@ class ProductChooser:
         how = ("" if weight.is_contiguous() else " as it stands") + ("" if may_copy else ", not copied")
         shape = f"{str(weight.dtype).removeprefix('torch.')} {weight.shape[0]}x{weight.shape[1]}{how}"
         if shape not in self._chosen:
-            known = self.known.get(f"products of {shape}", len(TOKEN_COUNTS))
+            size = "large" if self._room_bytes >= _SETS * _TURN_BYTES else "small"  # what caches do not hold
+            what = f"products of {shape} in a {size} pool"
+            known = self.known.get(what, len(TOKEN_COUNTS))
             found = named_products(known, usable, TOKEN_COUNTS) if known else None
             if found is None:
                 if weight.nbytes >= _LARGE_BYTES:
                     tell(f"timing matrix products for weights of {shape}, which is remembered")
-                found = list(time_products(self._timed_part(weight), usable).products)
+                found = list(time_products(self._timed_part(weight), usable, room_bytes=self._room_bytes).products)
                 trim()
-                self.known.note(f"products of {shape}", [product.name for product in found])
+                self.known.note(what, [product.name for product in found])
             self._chosen[shape] = tuple(found)
         return self._chosen[shape]
 
     def _timed_part(self, weight: Tensor) -> Tensor:
         """`[I, O']` of a weight, as large as copies in three layouts and a temporary one have room."""
-        return weight[:, : max(1, self._room_bytes // 4 // (len(weight) * weight.itemsize))]
+        return weight[:, : max(1, self._room_bytes // _SETS // (len(weight) * weight.itemsize))]
 
     def _copy(self, weight: Tensor, product: Product) -> Tensor:
         """The weight in the product's layout, made and checked once for all members that share it."""
@@ -313,11 +316,16 @@ class Timing(NamedTuple):
 
 
 @torch.inference_mode()
-def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Sequence[int] = TOKEN_COUNTS) -> Timing:
+def time_products(
+    weight: Tensor,
+    usable: Sequence[Product],
+    token_counts: Sequence[int] = TOKEN_COUNTS,
+    *,
+    room_bytes: int = _SETS * _TURN_BYTES,
+) -> Timing:
     """Time products of a weight `[I, O]`, interleaved, and choose; choose at most one layout other than `columns`."""
     layouts = {product.layout for product in usable}
-    # One more than there are layouts: packing a weight needs a temporary copy.
-    turns = max(1, min(_MOST_TURNS, _TURN_BYTES // ((len(layouts) + 1) * weight.nbytes)))
+    turns = max(1, min(_MOST_TURNS, min(_TURN_BYTES, room_bytes // _SETS) // weight.nbytes))
     kept = {layout: [stored(weight, layout, copy=True) for _ in range(turns)] for layout in layouts}
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(max(token_counts), len(weight), generator=generator).to(weight.dtype)
@@ -353,8 +361,8 @@ def _timed(usable: Sequence[Product], inputs: Tensor, kept: Mapping[Layout, Sequ
 
     first = {product.name: once(product) for product in usable}
     long = min(first.values()) > _LONG_CALL_S  # one-time work is a small part of such a first call
-    if not long:
-        first = {product.name: once(product) for product in usable}
+    if not long:  # two more, as one may be interrupted
+        first = {product.name: min(once(product), once(product)) for product in usable}
     quickest = min(first.values())
     racing = [product for product in usable if product is PLAIN or first[product.name] <= _GIVE_UP * quickest]
     least = _LEAST_LONG_REPEATS if long else _LEAST_REPEATS

@@ -25,7 +25,7 @@ def copied(monkeypatch):
     timing = Timing({}, (packed,) * len(TOKEN_COUNTS))
     made, real = [], product_choice.stored
     monkeypatch.setattr(product_choice, "choices_of_this_machine", lambda: KnownChoices(None))
-    monkeypatch.setattr(product_choice, "time_products", lambda weight, usable: timing)
+    monkeypatch.setattr(product_choice, "time_products", lambda weight, usable, room_bytes: timing)
     monkeypatch.setattr(product_choice, "_works", lambda product, dtype: True)
     monkeypatch.setattr(product_choice, "stored", lambda weight, layout: made.append(weight) or real(weight, layout))
     monkeypatch.setattr(forward_choice, "_race_s", lambda forward: 1.0)
