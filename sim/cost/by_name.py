@@ -18,7 +18,7 @@ from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import ContextLine, CostModel, CostRangeError, DraftTerms
-from .devices import OWN_DEVICE, device_named
+from .devices import OWN_DEVICE, NamedDevice, device_named
 from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, engines, with_shares
 from .files import FileCost, TableCost, read_cost_file
 from .kernel_tables import KERNELS, KernelTables
@@ -156,6 +156,7 @@ def _unscaled(
     if named is not None:
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
+        _check_as_replicas(name, named, tensor_parallel, engine)
         terms, device = engine_terms(engine, named.like, source=recording.about.source), named.device
         remarks = (*lower_bound(device.name, engine, terms), *_unused(name, recording, tensor_parallel))
         if efficiency and terms is not None:
@@ -196,6 +197,14 @@ def _unscaled(
         raise ValueError(f"cost timed: {held}; {known_are('', known, 'or a FILE.json', where=SHEET)}")
     others = known_are(name, known, "kernels:DIR", "or a FILE.json", where=SHEET)
     raise ValueError(f"unknown cost {name!r}: {others}; {OWN_DEVICE}")
+
+
+def _check_as_replicas(name: str, named: NamedDevice, tensor_parallel: int, engine: str | None) -> None:
+    """Raise ArgumentError for an option at its default, where the replicas of the file have another value."""
+    for option, given, default in (("tensor_parallel", tensor_parallel, 1), ("engine", engine, None)):
+        of_file = [getattr(replica, option) for replica in named.replicas]
+        if of_file and given == default and default not in of_file:
+            raise ArgumentError(f"`{option}` must be given with `cost` {name}, whose replicas have {of_file[0]}")
 
 
 def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> TableCost:
