@@ -215,7 +215,8 @@ def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> Tabl
 
 # Shapes that check a foreign cost before use: rows, new tokens a row, tokens held a row.
 _PROBES = (*product((1, 8), (1, 5), (0, 1000)),)
-_FAR, _OFF_LINE = 1000, 1e-6  # tokens held beyond those asked, and share of a forward, where its lines are checked
+# Tokens held beyond those asked, where lines are checked, and the share of a forward by which seconds may be off it.
+_FAR, _OFF_LINE = 1000, 1e-6
 
 
 def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
@@ -247,6 +248,15 @@ class ForeignCost(ScaledCost):
         seconds: float = self._said("forward_s", model, **asked)
         if not (isinstance(seconds, int | float) and 0 < seconds < inf):
             raise self._refusal("forward_s", f"must be seconds above 0, got {said(seconds, repr)}", model, **asked)
+        return seconds
+
+    def shared_forward_s(self, model: str, **fed: int) -> float:
+        """See `CostModel`; raises CostSpecError unless it is a number above 0, and no more than where each reads."""
+        seconds: float = self._said("shared_forward_s", model, **fed)
+        each_s = self.forward_s(model, **{name: count for name, count in fed.items() if name != "read_tokens"})
+        if not (isinstance(seconds, int | float) and 0 < seconds <= each_s * (1 + _OFF_LINE)):
+            rule = f"must be seconds above 0, at most the {each_s:g} s of forward_s, got {said(seconds, repr)}"
+            raise self._refusal("shared_forward_s", rule, model, **fed)
         return seconds
 
     def context_line(self, model: str, **fed: int) -> ContextLine:

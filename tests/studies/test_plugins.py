@@ -16,7 +16,7 @@ import pytest
 from paceline.base import by_name
 from paceline.base.errors import innermost, is_foreign
 from paceline.sim.cost.base import CostModel
-from paceline.sim.cost.by_name import make_cost
+from paceline.sim.cost.by_name import ForeignCost, make_cost
 from paceline.studies.doctor import doctor
 from paceline.studies.plugins import KINDS, new_plugin
 from paceline.studies.setting import open_recording
@@ -311,6 +311,35 @@ def test_the_lines_of_a_cost_are_those_of_its_forwards(tmp_path, line, told):
     with pytest.raises(ValueError, match=re.escape(told)) as raised:
         cost.context_line("target", **asked)
     assert str(raised.value).startswith(f"cost '{path}:Lined': context_line('target', num_rows=2, new_tokens=4, ")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (0.01, ""),
+        (0.01 + 1e-12, ""),
+        *((bad, f"got {bad!r}") for bad in (-0.01, 0, 0.02, float("nan"), float("inf"), None, "0.01")),
+        ("raises", "raised ZeroDivisionError"),
+    ],
+)
+def test_seconds_of_a_shared_text_are_checked(given, told):
+    class Shared(CostModel):
+        name, knows_reads = "shared", True
+
+        def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+            return 0.01
+
+        def shared_forward_s(self, model, *, num_rows, new_tokens, context_tokens, read_tokens):
+            return given if given != "raises" else 1 / 0
+
+    cost = ForeignCost(Shared(), "target", "shared")
+    asked = {"num_rows": 2, "new_tokens": 2, "context_tokens": 80, "read_tokens": 50}
+    if not told:
+        assert cost.shared_forward_s("target", **asked) == given
+        return
+    rule = r"cost 'shared': shared_forward_s\('target', num_rows=2, .*, read_tokens=50\) .*" + re.escape(told)
+    with pytest.raises(ValueError, match=rule):
+        cost.shared_forward_s("target", **asked)
 
 
 LATE_COST = """
