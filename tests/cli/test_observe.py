@@ -151,7 +151,8 @@ def test_further_fields_are_sent_with_each_request_and_kept(folder):
     [
         ("{", "--extra-body must be JSON, got '{': "),
         ("[1]", "--extra-body must be a JSON object, got a list"),
-        ('{"seed": 1}', "--extra-body must leave out seed, which is sent by itself"),
+        ('{"seed": 1}', "--extra-body must leave out seed, which the workload and other options decide"),
+        ('{"max_completion_tokens": 9}', "--extra-body must leave out max_completion_tokens, which the workload and"),
     ],
 )
 def test_what_is_no_further_field_is_refused_before_anything_is_sent(folder, extra, message):
