@@ -112,7 +112,7 @@ def decode_json(text: bytes, *, decimals: bool = False, constants: bool = False)
     """The one value that a text holds.
 
     Args:
-        text: UTF-8.
+        text: UTF-8; a byte order mark at its beginning is ignored, as RFC 8259 allows (8.1).
         decimals: whether numbers with a point or an exponent become `Decimal`, digit by digit, instead of floats.
         constants: whether NaN, Infinity and -Infinity are taken, as floats: for files of others, whose fields are
             checked one by one as they are read.
@@ -122,7 +122,7 @@ def decode_json(text: bytes, *, decimals: bool = False, constants: bool = False)
     """
     try:
         found = json.loads(
-            text.decode("utf-8"),
+            text.decode("utf-8-sig"),
             parse_constant=float if constants else _refuse_constant,
             object_pairs_hook=_object,
             parse_float=Decimal if decimals else None,

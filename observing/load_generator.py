@@ -6,7 +6,7 @@ imported pages (`traces.importers.metrics_pages`). The server's own tokenizer co
 an answer's text may become other tokens than were generated, and an end of sequence has no text.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -269,6 +269,11 @@ _ASKED: tuple[tuple[str, Callable[[str, str], dict[str, Any]]], ...] = (
     ("/tokenize", lambda _, text: {"content": text, "add_special": True}),
     ("/extras/tokenize/count", lambda model, text: {"model": model, "input": text}),
 )
+# Fields of a chat that its template reads, which vLLM counts in place of a text.
+_OF_CHATS = (
+    *("messages", "tools", "chat_template", "chat_template_kwargs"),
+    *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
+)
 
 
 class ServerTokenizer:
@@ -276,7 +281,8 @@ class ServerTokenizer:
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self._endpoint, self._model = endpoint, model
-        self._form = next((form for form in _ASKED if self._count_by(form, "one two") is not None), None)
+        # llama.cpp's server finds no text in what vLLM is asked, and counts none.
+        self._form = next((form for form in _ASKED if self._count_by(form, "one two")), None)
         if self._form is None:
             raise ServerError(f"{endpoint.url}: has no tokenizer to ask (/tokenize, /extras/tokenize/count)")
         # Tokens added before every text, such as a beginning of sequence, do not belong to an answer.
@@ -298,17 +304,27 @@ class ServerTokenizer:
         try:
             prompt = seen.prompt_tokens
             if prompt is None and found.prompt:  # without a text, what was sent is not known
-                prompt = self.count(found.prompt)
+                prompt = self._count_chat(found.body) or self.count(found.prompt)
             output = seen.output_tokens if seen.output_tokens is not None else self.count(found.answer) - self._before
         except ServerError:
             return seen
         # A prompt of no token or an answer of less than none is no count: such a tokenizer is not used.
         return replace(seen, prompt_tokens=prompt or None, output_tokens=output if output >= 0 else None)
 
+    def _count_chat(self, body: Mapping[str, Any]) -> int | None:
+        """Tokens of a chat with its template; None for another request, and for a server that does not count these."""
+        if "messages" not in body or self._form is not _ASKED[0]:
+            return None
+        chat = {name: body[name] for name in _OF_CHATS if name in body}
+        return self._told(self._form[0], {"model": self._model, **chat})
+
     def _count_by(self, form: tuple[str, Callable[[str, str], dict[str, Any]]], text: str) -> int | None:
         path, body = form
+        return self._told(path, body(self._model, text))
+
+    def _told(self, path: str, body: dict[str, Any]) -> int | None:
         try:
-            content = decode_json(self._endpoint.page(path, body(self._model, text)).encode("utf-8"))
+            content = decode_json(self._endpoint.page(path, body).encode("utf-8"))
         except ValueError:
             return None
         count = content.get("count") if isinstance(content, dict) else None

@@ -334,6 +334,7 @@ class Exchange:
 
     seen: ObservedRequest  # what the client saw
     prompt: str  # the text that was sent
+    body: Mapping[str, Any]  # all that was posted
     answer: str  # the text that came
     done: bool  # whether [DONE] came at its end
     # names of impossible counts, such as negative ones; `seen` has None for them
@@ -437,9 +438,8 @@ def read_exchange(
         failed=failed,
         **answer.told,
     )
-    return Exchange(
-        seen=seen, prompt=sent.text, answer="".join(answer.texts), done=answer.done, odd=frozenset(answer.odd)
-    )
+    text, odd = "".join(answer.texts), frozenset(answer.odd)
+    return Exchange(seen=seen, prompt=sent.text, body=sent.body, answer=text, done=answer.done, odd=odd)
 
 
 def _read_whole(pieces: Iterable[Piece], answer: _Answer, endpoint: Endpoint) -> None:

@@ -227,7 +227,7 @@ class ServingRecorder:
         self._gaps = bytearray()
         self._judged = [[0, 0, 0, 0] for _ in members]
         self._busy = [[[0, 0] for _ in members] for _ in replicas]
-        self._lookups = [[[0, 0, 0, 0] for _ in members] for _ in replicas]
+        self._lookups = [[Lookups()] * len(members) for _ in replicas]
         self._states = States(len(replicas), levels)
         self._paths: dict[int, str] = {}
         self._stopped: tuple[int, str] | None = None
@@ -322,13 +322,9 @@ class ServingRecorder:
         sums[0] += duration_ps
         sums[1] += forwards
 
-    def looked_up(self, replica: int, level: int, asked: tuple[int, int], found: tuple[int, int]) -> None:
-        """A member's prefix cache was asked for (blocks, tokens) and held (blocks, tokens): in one look-up or more."""
-        sums = self._lookups[replica][level]
-        sums[0] += asked[0]
-        sums[1] += found[0]
-        sums[2] += asked[1]
-        sums[3] += found[1]
+    def looked_up(self, replica: int, level: int, lookups: Lookups) -> None:
+        """All look-ups in a member's prefix cache."""
+        self._lookups[replica][level] = lookups
 
     def stopped(self, at_ps: int, reason: str) -> None:
         """The run ends before all of its requests have; `reason` is not empty."""
@@ -359,11 +355,12 @@ class ServingRecorder:
         """
         requests = self._requests()
         ended_at_ps, reason = self._stopped or (int(requests["ended_at_ps"].max(initial=0)), "")
+        names = LevelTotals.model_fields
         meta = ServingMeta(
             about=about,
             members=self._members,
             replicas=self._replicas(ended_at_ps),
-            levels=tuple(LevelTotals(**_named(LevelTotals, sums)) for sums in self._judged),
+            levels=tuple(LevelTotals(**dict(zip(names, sums, strict=True))) for sums in self._judged),
             ended_at_ps=ended_at_ps,
             stopped=reason,
             transfers=self._transfers,
@@ -420,7 +417,7 @@ class ServingRecorder:
                     block_ps=blocks_ps[level],
                     busy_ps=busy[level][0],
                     forwards=busy[level][1],
-                    lookups=Lookups(**_named(Lookups, lookups[level])),
+                    lookups=lookups[level],
                 )
                 for level in range(len(self._members))
             )
@@ -454,7 +451,3 @@ class ServingRecorder:
 def _whole_numbers(column: "array[int]", count: int) -> NDArray[np.int64]:
     """A copy of the first `count`, since the column may still grow."""
     return np.frombuffer(column, dtype=np.int64)[:count].copy()
-
-
-def _named(record: type[LevelTotals | Lookups], sums: list[int]) -> dict[str, int]:
-    return dict(zip(record.model_fields, sums, strict=True))

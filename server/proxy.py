@@ -199,8 +199,7 @@ class Upstream:
         try:
             for part in (request, h11.Data(data=body), h11.EndOfMessage()):
                 connection.writer.write(connection.state.send(part) or b"")
-            async with asyncio.timeout(self._timeout_s):
-                await connection.writer.drain()
+            # It is written while we read: a server may answer that a body is too long, and close, before it has it all.
             while not isinstance(event := connection.state.next_event(), h11.EndOfMessage):
                 if event is h11.NEED_DATA:
                     async with asyncio.timeout(self._timeout_s):
@@ -211,7 +210,8 @@ class Upstream:
                     yield event, came_ns
                 elif not isinstance(event, h11.InformationalResponse):
                     raise ConnectionResetError(ECONNRESET, "the connection ended before the answer")
-            is_whole = connection.state.their_state is connection.state.our_state is h11.DONE
+            is_sent = not connection.writer.transport.get_write_buffer_size()
+            is_whole = is_sent and connection.state.their_state is connection.state.our_state is h11.DONE
         finally:
             if is_whole:
                 connection.state.start_next_cycle()

@@ -225,7 +225,7 @@ class ProxyRecorder:
             rows[PROMPTS] = {"id": passed.request_id, "prompt": found.prompt}
         with self._lock:
             if not self._files.is_full:
-                self._found.append(replace(found, prompt="", answer=""))
+                self._found.append(replace(found, prompt="", body={}, answer=""))
                 self._num_recorded += 1
         self._files.ended(passed.request_id, lengths, rows)
 

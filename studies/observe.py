@@ -116,7 +116,7 @@ def shown_run(run: ObservedRun | str | Path) -> Observed:
 
 _MOST_CONCURRENCY = 4096
 _OWN_FIELDS = {"model", "prompt", "messages", "max_tokens", "temperature", "seed", "stream", "stream_options"}
-_OWN_FIELDS |= {"ignore_eos", "n"}  # one answer is measured for each request
+_OWN_FIELDS |= {"ignore_eos", "n", "max_completion_tokens"}  # one answer a request, as long as the workload says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ class Asking:
         check_within("`temperature`", self.temperature, "[0, 100]")
         check_least("`warmup`", self.warmup, 0)
         if both := sorted(self.extra.keys() & _OWN_FIELDS):
-            raise ArgumentError(f"`extra_body` must leave out {both[0]}, which is sent by itself")
+            raise ArgumentError(f"`extra_body` must leave out {both[0]}, which the workload and other options decide")
 
     @property
     def path(self) -> str:

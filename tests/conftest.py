@@ -11,11 +11,13 @@ import os
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from paceline.base.files import FOLDER_VARIABLE
+from paceline.runtime.pools.published import SMOLLM2_135M, fetched, fetched_folder
 
 # No test depends on how quick the machine is.
 SLOW_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -63,6 +65,22 @@ def pytest_runtest_setup() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     assert config.cache is not None
     os.environ.setdefault(FOLDER_VARIABLE, str(config.cache.mkdir("paceline")))
+
+
+@pytest.fixture(scope="module")
+def smollm2_weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The real model is fetched, to the folder that PACELINE_CACHE names or else to the user's; if not, skips."""
+    with pytest.MonkeyPatch.context() as patch:
+        if fetched(SMOLLM2_135M.hub_id) is None:
+            patch.delenv(FOLDER_VARIABLE)
+            users = fetched_folder(SMOLLM2_135M.hub_id)
+            if fetched(SMOLLM2_135M.hub_id) is None:
+                pytest.skip(f"no weights in {users}: paceline pool fetch smollm2")
+            patch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("paceline")))
+            link = fetched_folder(SMOLLM2_135M.hub_id)
+            link.parent.mkdir()
+            link.symlink_to(users)
+        yield
 
 
 # How often the runtime times what it chooses by: no test reads those seconds, and what is chosen changes no text.

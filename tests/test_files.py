@@ -79,6 +79,14 @@ def test_many_brackets_that_are_not_deep_and_brackets_in_texts():
     assert not nested_too_deep("[[[")
 
 
+def test_a_byte_order_mark_begins_a_text_of_json_and_nothing_else():
+    """RFC 8259 lets a reader ignore it; some clients and editors write one."""
+    assert decode_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    for text in (b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}', b'{"a": 1}\xef\xbb\xbf', b"\xef\xbb\xbf"):
+        with pytest.raises(ValueError, match=r"at character [08]$"):
+            decode_json(text)
+
+
 def test_constants_are_taken_where_asked():
     assert decode_json(b'{"a": [Infinity, -Infinity]}', constants=True) == {"a": [float("inf"), float("-inf")]}
     for word in ("NaN", "Infinity", "-Infinity"):

@@ -65,14 +65,20 @@ def read_chat_template(file: Path, location: str) -> ChatTemplate:
     except (OSError, ValueError) as error:
         rule = f"must have a chat template that can be read ({in_one_line(error)})"
         raise PoolFileError(file, "tokenizer", rule, location) from error
+    if isinstance(text, list):  # several by name, of which transformers takes this one
+        named = {one.get("name"): one.get("template") for one in text if isinstance(one, dict)}
+        text = named.get("default")
+        if text is None:
+            rule = f"must have one called default among its named chat templates ({', '.join(map(str, named))})"
+            raise PoolFileError(file, "tokenizer", rule, location)
     place = template or config
     if place is None or not isinstance(text, str):
         rule = f"must have a chat template ({TEMPLATE}, or {TOKENIZER_CONFIG}) beside it for a chat"
         raise PoolFileError(file, "tokenizer", rule, location)
-    named = {name: values.get(name) for name in _SPECIAL}
+    special = {name: values.get(name) for name in _SPECIAL}
     for further in map(values.get, _FURTHER):
-        named |= further if isinstance(further, dict) else {}
-    said = {name: _text_of(token) for name, token in named.items()}
+        special |= further if isinstance(further, dict) else {}
+    said = {name: _text_of(token) for name, token in special.items()}
     return ChatTemplate(place, text, tuple((name, token) for name, token in said.items() if token is not None))
 
 

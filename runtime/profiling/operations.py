@@ -103,6 +103,8 @@ _LOOKUP_CONTEXT, _LOOKUPS = 150, 200
 _LEAST_SEEN = 40
 # The share of a run after which a policy is warm: its estimates, and its code.
 _WARM_UP = 0.5
+# Parts of a policy's steps, each with a mean.
+_PARTS = 5
 
 MakePolicy = Callable[[], Policy]
 
@@ -199,18 +201,27 @@ def _watched(
 
 
 def _decided(runs: Sequence[_Watched]) -> dict[str, DecideSeconds]:
-    """By class, the mean over steps with a full batch, without the warm-up."""
-    taken: dict[str, dict[int, list[ProbedOp]]] = defaultdict(lambda: defaultdict(list))
+    """By class, over steps with a full batch, without the warm-up: the median of the means of `_PARTS` parts.
+
+    Each part has a stretch of every run. An interruption moves the mean of its part only, while what a policy computes
+    at some steps only counts in each.
+    """
+    taken: dict[str, dict[int, list[list[ProbedOp]]]] = defaultdict(
+        lambda: defaultdict(lambda: [[] for _ in range(_PARTS)])
+    )
     for policy, batch, ops in runs:
         full = [op for op in ops if op.num_running == batch]
-        taken[policy][batch] += full[int(_WARM_UP * len(full)) :]
+        warm = full[int(_WARM_UP * len(full)) :]
+        for place, part in enumerate(taken[policy][batch]):
+            part += warm[place * len(warm) // _PARTS : (place + 1) * len(warm) // _PARTS]
     found = {}
     for policy, by_batch in taken.items():
-        totals = {
-            batch: batch * sum(op.policy_s for op in ops) / decisions
-            for batch, ops in by_batch.items()
-            if (decisions := sum(op.decisions for op in ops))
-        }
+        totals = {}
+        for batch, parts in by_batch.items():
+            counted = [(sum(op.policy_s for op in part), sum(op.decisions for op in part)) for part in parts]
+            means = [policy_s / decisions for policy_s, decisions in counted if decisions]
+            if means:
+                totals[batch] = batch * median(means)
         if totals:
             found[policy] = DecideSeconds(batches=tuple(totals), seconds=tuple(totals.values()))
     return found

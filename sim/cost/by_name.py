@@ -18,7 +18,7 @@ from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import ContextLine, CostModel, CostRangeError, DraftTerms
-from .devices import OWN_DEVICE, device_named
+from .devices import OWN_DEVICE, NamedDevice, device_named
 from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, engines, with_shares
 from .files import FileCost, TableCost, read_cost_file
 from .kernel_tables import KERNELS, KernelTables
@@ -156,6 +156,7 @@ def _unscaled(
     if named is not None:
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
+        _check_as_replicas(name, named, tensor_parallel, engine)
         terms, device = engine_terms(engine, named.like, source=recording.about.source), named.device
         remarks = (*lower_bound(device.name, engine, terms), *_unused(name, recording, tensor_parallel))
         if efficiency and terms is not None:
@@ -198,6 +199,14 @@ def _unscaled(
     raise ValueError(f"unknown cost {name!r}: {others}; {OWN_DEVICE}")
 
 
+def _check_as_replicas(name: str, named: NamedDevice, tensor_parallel: int, engine: str | None) -> None:
+    """Raise ArgumentError for an option at its default, where the replicas of the file have another value."""
+    for option, given, default in (("tensor_parallel", tensor_parallel, 1), ("engine", engine, None)):
+        of_file = [getattr(replica, option) for replica in named.replicas]
+        if of_file and given == default and default not in of_file:
+            raise ArgumentError(f"`{option}` must be given with `cost` {name}, whose replicas have {of_file[0]}")
+
+
 def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> TableCost:
     meta = recording.meta
     doubt = (meta.costs_doubt,) if meta.costs_doubt else ()
@@ -206,7 +215,8 @@ def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> Tabl
 
 # Shapes that check a foreign cost before use: rows, new tokens a row, tokens held a row.
 _PROBES = (*product((1, 8), (1, 5), (0, 1000)),)
-_FAR, _OFF_LINE = 1000, 1e-6  # tokens held beyond those asked, and share of a forward, where its lines are checked
+# Tokens held beyond those asked, where lines are checked, and the share of a forward by which seconds may be off it.
+_FAR, _OFF_LINE = 1000, 1e-6
 
 
 def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
@@ -238,6 +248,15 @@ class ForeignCost(ScaledCost):
         seconds: float = self._said("forward_s", model, **asked)
         if not (isinstance(seconds, int | float) and 0 < seconds < inf):
             raise self._refusal("forward_s", f"must be seconds above 0, got {said(seconds, repr)}", model, **asked)
+        return seconds
+
+    def shared_forward_s(self, model: str, **fed: int) -> float:
+        """See `CostModel`; raises CostSpecError unless it is a number above 0, and no more than where each reads."""
+        seconds: float = self._said("shared_forward_s", model, **fed)
+        each_s = self.forward_s(model, **{name: count for name, count in fed.items() if name != "read_tokens"})
+        if not (isinstance(seconds, int | float) and 0 < seconds <= each_s * (1 + _OFF_LINE)):
+            rule = f"must be seconds above 0, at most the {each_s:g} s of forward_s, got {said(seconds, repr)}"
+            raise self._refusal("shared_forward_s", rule, model, **fed)
         return seconds
 
     def context_line(self, model: str, **fed: int) -> ContextLine:

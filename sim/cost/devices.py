@@ -89,18 +89,29 @@ def known_devices(
     return found
 
 
+class ReplicaOfCost(BaseModel):
+    """What says how fast a replica's device is; a cluster file checks its other keys."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    device: Text | None = None
+    role: Text | None = None
+    tensor_parallel: int = 1
+    engine: Text | None = None
+
+
 class NamedDevice(NamedTuple):
     """A device, and the one of the sheet that it is or is like, whose engines serve it; its own name if none."""
 
     device: Device
     like: str
+    replicas: tuple[ReplicaOfCost, ...] = ()  # of the file that decode on it
 
 
 class DevicesContent(Table):
     """What a cost reads of a file: its devices. With replicas it is a cluster's, whose other keys are not read here."""
 
     devices: dict[Name, DeviceTable]
-    replicas: Any = None
+    replicas: Annotated[tuple[ReplicaOfCost, ...] | None, Field(strict=False)] = None
     router: Any = None
     transfer: Any = None
     horizon_s: Any = None
@@ -126,4 +137,5 @@ def device_named(text: str) -> NamedDevice | None:
     if len(tables) != 1:
         raise TomlFileError(path, "devices", "must hold one device to be a cost", ", ".join(tables))
     ((name, table),) = tables.items()
-    return NamedDevice(known_devices(path, tables)[name], table.like or name)
+    decoding = tuple(one for one in content.replicas or () if one.device in (None, name) and one.role != "prefill")
+    return NamedDevice(known_devices(path, tables)[name], table.like or name, decoding)

@@ -241,7 +241,9 @@ def make_cluster(
     devices = known_devices(path, content.devices, ClusterFileError)
     likes = {name: table.like for name, table in content.devices.items() if table.like is not None}
     replicas = []
-    for row, (name, table) in enumerate(zip(names, content.replicas, strict=True)):
+    tables = enumerate(zip(names, content.replicas, strict=True))
+    # Of actions at one instant those of the first replicas come first: prefills, whatever the order of the file.
+    for row, (name, table) in sorted(tables, key=lambda of_row: of_row[1][1].role == Role.decode):
         alike = _Group(path=path, row=row, table=table, devices=devices, likes=likes, recording=recording, given=cost)
         replicas += alike.replicas(name)
     try:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ...decoding.prefix_cache import PrefixNode, PrefixTree, Run
-from ...runs.serving import HostTotals
+from ...runs.serving import HostTotals, Lookups
 from ...traces.workloads.arrival import Arrival, Ids
 from .limits import KvLimits, Offload
 
@@ -214,18 +214,6 @@ class HostTier:
             place = place.parent
 
 
-class PrefixHits(NamedTuple):
-    """Counts over opened texts, without resumed requests.
-
-    Blocks dropped by `drop_units` count as looked up and not found.
-    """
-
-    asked_blocks: int  # full blocks of the texts
-    found_blocks: int
-    asked_tokens: int  # of the texts, their last, partial blocks included
-    found_tokens: int
-
-
 class Keys(Protocol):
     """One key per block of a text, such as `BlockKeys` or a `Run`. Equal keys after equal keys: equal blocks."""
 
@@ -340,10 +328,17 @@ class MemberKv:
         return blocks * self._block_tokens
 
     @property
-    def hits(self) -> PrefixHits:
-        """Look-ups and hits of `open` so far."""
-        found = self._found_blocks
-        return PrefixHits(self._asked_blocks, found, self._asked_tokens, found * self._block_tokens)
+    def hits(self) -> Lookups:
+        """Look-ups and hits of `open` so far, without resumed requests.
+
+        Blocks dropped by `drop_units` count as looked up and not found.
+        """
+        return Lookups(
+            asked_blocks=self._asked_blocks,
+            found_blocks=self._found_blocks,
+            asked_tokens=self._asked_tokens,
+            found_tokens=self._found_blocks * self._block_tokens,
+        )
 
     def lookup(self, keys: Run) -> int:
         """Number of leading blocks that are cached; changes nothing."""

@@ -134,9 +134,7 @@ class ReplicaBooks:
         for level, kv in enumerate(self._memory.members):
             self.recorder.busy(self._index, level, *self.busy[level])
             if kv is not None:
-                hits = kv.hits
-                asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)
-                self.recorder.looked_up(self._index, level, asked, found)
+                self.recorder.looked_up(self._index, level, kv.hits)
         if self._memory.host is not None:
             self.recorder.offloaded(self._index, self._memory.host.totals(until_ps))
         for session in sessions:

@@ -1,7 +1,6 @@
 """The real model: every chain writes what transformers itself writes, and both worlds take the same steps.
 
-Slow, and left out where the weights are not: `paceline pool fetch smollm2` brings them. Tests keep a cache of their
-own, so PACELINE_CACHE must name the folder where the weights are: PACELINE_CACHE=~/.cache/paceline make slow
+Slow, and left out where the weights are not: `paceline pool fetch smollm2` brings them.
 """
 
 from functools import lru_cache
@@ -19,7 +18,6 @@ from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling
 from transformers import AutoModelForCausalLM
 
-WEIGHTS = fetched(SMOLLM2_135M.hub_id)
 NUM_PROMPTS, NUM_TOKENS = 40, 48
 CHAINS = (
     "plain",
@@ -35,10 +33,7 @@ EVERY_KIND = (
 )  # fmt: skip
 WITH_FEATURE = ("feature:3/target", "draft:2/feature:3/target", "feature:2/mid:4/target", "ngram:3/feature:3/target")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(WEIGHTS is None, reason="the weights are not in PACELINE_CACHE: paceline pool fetch smollm2"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("smollm2_weights")]
 
 
 @lru_cache
@@ -54,7 +49,7 @@ def prompts():
 @lru_cache
 def answers():
     """By transformers, of a model that is loaded apart from the pool, whose weights are laid out anew."""
-    stock = AutoModelForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32).eval()
+    stock = AutoModelForCausalLM.from_pretrained(fetched(SMOLLM2_135M.hub_id), dtype=torch.float32).eval()
     found = []
     for prompt in prompts()[:NUM_PROMPTS]:
         ids = torch.tensor([pool("smollm2-feature").encode(prompt.text)])

@@ -76,6 +76,18 @@ def test_the_tokenizer_of_the_server_counts_where_usage_is_missing(folder):
     assert (found["output_tokens"], found["meta"]["counted_by"]) == (20, "tokenizer")
 
 
+@pytest.mark.parametrize(("tokenizer", "of_template"), [("vllm", 2), ("llama.cpp", 0)])
+def test_prompts_are_counted_as_the_server_counts_them(folder, tokenizer, of_template):
+    """vLLM counts a chat with its template; llama.cpp's server answers vLLM's question, with no tokens."""
+    counts = []
+    for at, chat in enumerate(([], ["--chat"])):
+        with served(Ways(usage=False, tokenizer=tokenizer)) as server:
+            done(*observe(server, "--count-tokens", "--out", f"run{at}", *chat))
+        counts.append([one.prompt_tokens for one in read_observed(folder / f"run{at}").requests])
+    assert counts[1] == [count + of_template for count in counts[0]]
+    assert min(counts[0]) > 0
+
+
 @pytest.mark.parametrize(
     "said", [None, [True], [{"count": True}], [{"count": -1}], [{"count": 1e3}], [{"tokens": 4}], [[]]]
 )
@@ -151,7 +163,8 @@ def test_further_fields_are_sent_with_each_request_and_kept(folder):
     [
         ("{", "--extra-body must be JSON, got '{': "),
         ("[1]", "--extra-body must be a JSON object, got a list"),
-        ('{"seed": 1}', "--extra-body must leave out seed, which is sent by itself"),
+        ('{"seed": 1}', "--extra-body must leave out seed, which the workload and other options decide"),
+        ('{"max_completion_tokens": 9}', "--extra-body must leave out max_completion_tokens, which the workload and"),
     ],
 )
 def test_what_is_no_further_field_is_refused_before_anything_is_sent(folder, extra, message):

@@ -42,6 +42,7 @@ def test_shells_complete(typed, found, monkeypatch, capsys):
     for name, value in asked.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["paceline"])
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)  # not of `python -m pytest`
     with pytest.raises(SystemExit):
         main()
     assert found in capsys.readouterr().out.split()

@@ -23,7 +23,7 @@ class Ways:
         metrics: pages of /metrics, in turn; the last one stays. Empty: 404.
         timings: of the last chunk, as llama.cpp's.
         key: that has to be sent; "" for none.
-        tokenizer: whether /tokenize answers.
+        tokenizer: whether /tokenize answers, as vLLM's unless it says `llama.cpp`.
         tokenized: what /tokenize answers instead of a count, in turn; the last one stays. Empty: a count.
         models: that are listed.
         policies: that are listed of each model; None: the server knows none.
@@ -41,7 +41,7 @@ class Ways:
     metrics: list[str] = field(default_factory=list)
     timings: dict[str, int] | None = None
     key: str = ""
-    tokenizer: bool = False
+    tokenizer: bool | str = False
     tokenized: list = field(default_factory=list)
     models: tuple[str, ...] = (MODEL,)
     policies: tuple[str, ...] | None = None
@@ -107,7 +107,12 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         seen = self.server.seen
         if self.path == "/tokenize" and seen.ways.tokenizer:
-            counted = {"count": tokens_of(body.get("prompt", ""))}
+            if seen.ways.tokenizer == "llama.cpp":
+                counted = {"tokens": [1] * tokens_of(body.get("content", ""))}
+            else:  # a chat has two tokens of its template
+                texts = [body["prompt"]] if "prompt" in body else ["<user>", "<assistant>"]
+                texts += [message["content"] for message in body.get("messages", [])]
+                counted = {"count": sum(map(tokens_of, texts))}
             said = seen.ways.tokenized
             self._page(200, json.dumps((said.pop(0) if len(said) > 1 else said[0]) if said else counted))
             return

@@ -48,7 +48,7 @@ class Sender:
             self.running -= 1
         times = {"due_at_ps": due_at_ps, "sent_at_ps": sent_at_ps, "ended_at_ps": self.clock.now_ps()}
         seen = ObservedRequest(request_id=arrival.request_id, prompt_id="p", asked_tokens=1, **times)
-        return Exchange(seen=seen, prompt="", answer="", done=True)
+        return Exchange(seen=seen, prompt="", body={}, answer="", done=True)
 
 
 def load(times_ms, *, after=None):

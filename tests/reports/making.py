@@ -5,7 +5,7 @@ from io import StringIO
 from paceline.decoding.results import DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.runs.log import RunLedger, RunLog, with_times_plain
 from paceline.runs.recorder import ServingRecorder
-from paceline.runs.serving import ServingAbout
+from paceline.runs.serving import Lookups, ServingAbout
 from paceline.traces.workloads.arrival import Arrival
 from rich.console import Console
 
@@ -94,5 +94,5 @@ def worked_log(about=ABOUT):
         recorder.state(0, at * S // 2, running, waiting, [0, blocks])
     recorder.busy(0, 0, 9 * S // 10, forwards=5)
     recorder.busy(0, 1, 5 * S, forwards=5)
-    recorder.looked_up(0, 1, asked=(3, 70), found=(1, 16))
+    recorder.looked_up(0, 1, Lookups(asked_blocks=3, found_blocks=1, asked_tokens=70, found_tokens=16))
     return recorder.log(about)

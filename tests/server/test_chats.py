@@ -7,7 +7,6 @@ from itertools import cycle
 import pytest
 from paceline.base.files import pool_path
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.pools.published import SMOLLM2_135M, fetched
 from paceline.server.options import RequestLimits
 
 from .conftest import CHAIN, serving
@@ -201,7 +200,7 @@ def test_the_official_client_is_told_of_keys_and_limits(chat_pool):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(fetched(SMOLLM2_135M.hub_id) is None, reason="the weights are not in PACELINE_CACHE")
+@pytest.mark.usefixtures("smollm2_weights")
 def test_a_real_model_chats_as_run_does():
     models = ModelPool.load(pool_path("smollm2"), chat=True)
     with serving(models, policies=["draft:3/mid:6/target"]) as client:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
@@ -495,3 +495,24 @@ def test_a_proxy_that_is_killed_leaves_whole_files(tmp_path):
             assert read_observed(folder / "observed").requests
             if (folder / "workload").exists():
                 assert list(open_workload(folder / "workload"))
+
+
+def test_an_answer_before_the_server_has_the_body_passes(tmp_path):
+    """As one to a body that is too long, after which the server closes its connection, with what it has not read."""
+    told = b'{"error": "too long"}'
+
+    def answer(listening):
+        with suppress(OSError):
+            while True:  # also asked for its counters
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1000)
+                    head = f"HTTP/1.1 413 Too Long\r\nContent-Length: {len(told)}\r\nConnection: close\r\n\r\n"
+                    connection.sendall(head.encode() + told)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, args=[listening], daemon=True).start()
+        server = SimpleNamespace(url=f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with proxied(server, tmp_path / "traffic", model=MODEL, max_body_kib=2**15) as proxy:
+            found = all_of(proxy.url, range(3), at_a_time=1, body=b"x" * 2**24)
+    assert [(status, data) for status, _, data, _ in found] == [(413, told)] * 3

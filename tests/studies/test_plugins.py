@@ -16,12 +16,13 @@ import pytest
 from paceline.base import by_name
 from paceline.base.errors import innermost, is_foreign
 from paceline.sim.cost.base import CostModel
-from paceline.sim.cost.by_name import make_cost
+from paceline.sim.cost.by_name import ForeignCost, make_cost
 from paceline.studies.doctor import doctor
 from paceline.studies.plugins import KINDS, new_plugin
 from paceline.studies.setting import open_recording
 from paceline.traces.importers.steps import POSITIONS
 from paceline.traces.workloads import Arrival
+from paceline.traces.workloads.registered import OfClass
 
 from ..cli.command_line import done, refused
 
@@ -313,6 +314,35 @@ def test_the_lines_of_a_cost_are_those_of_its_forwards(tmp_path, line, told):
     assert str(raised.value).startswith(f"cost '{path}:Lined': context_line('target', num_rows=2, new_tokens=4, ")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (0.01, ""),
+        (0.01 + 1e-12, ""),
+        *((bad, f"got {bad!r}") for bad in (-0.01, 0, 0.02, float("nan"), float("inf"), None, "0.01")),
+        ("raises", "raised ZeroDivisionError"),
+    ],
+)
+def test_seconds_of_a_shared_text_are_checked(given, told):
+    class Shared(CostModel):
+        name, knows_reads = "shared", True
+
+        def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+            return 0.01
+
+        def shared_forward_s(self, model, *, num_rows, new_tokens, context_tokens, read_tokens):
+            return given if given != "raises" else 1 / 0
+
+    cost = ForeignCost(Shared(), "target", "shared")
+    asked = {"num_rows": 2, "new_tokens": 2, "context_tokens": 80, "read_tokens": 50}
+    if not told:
+        assert cost.shared_forward_s("target", **asked) == given
+        return
+    rule = r"cost 'shared': shared_forward_s\('target', num_rows=2, .*, read_tokens=50\) .*" + re.escape(told)
+    with pytest.raises(ValueError, match=rule):
+        cost.shared_forward_s("target", **asked)
+
+
 LATE_COST = """
 from paceline.sim.cost.base import CostModel
 
@@ -376,6 +406,27 @@ def workload(*rows, seeds=False, **also):
 ONE, TWO = ("a", 0, 8, 5), ("b", 7, 9, 6)
 
 
+@pytest.mark.parametrize(
+    ("unit", "ids", "told"),
+    [
+        (4, {"blocks": (1, 2, 3, 4)}, "blocks must be one for each 4 tokens of the prompt, 9, got 4"),
+        (2, {"blocks": (1,), "answer": (7,)}, "blocks must be one for each 2 tokens of the prompt, 9, got 1"),
+        (4, {"blocks": (1, 1)}, "block 1 must not be repeated"),
+        (0, {"blocks": (1,)}, "blocks must be empty without unit_tokens, got 1"),
+        (0, {"answer": (7,)}, "answer must be empty without unit_tokens, got 1"),
+        (4, {"blocks": (1, 2), "answer": (7,)}, ""),
+        (4, {"blocks": (1,)}, ""),
+    ],
+)
+def test_ids_of_text_that_do_not_fit_name_their_request_in_a_run_too(unit, ids, told):
+    source = OfClass(made=None, label="mine", unit_tokens=unit, drawn=False, seed=0)
+    if not told:
+        assert tuple(source.checked(Arrival(*TWO, **ids), 0).blocks) == ids["blocks"]
+        return
+    with pytest.raises(ValueError, match=f"^workload 'mine': request b: {told}$"):
+        source.checked(Arrival(*TWO, **ids), 0)
+
+
 class Follows:
     """Turns that give what they are told to."""
 
@@ -401,7 +452,7 @@ class Follows:
         (workload(("a", 0, 8, 5, "", (1, 2))), "request a: blocks must be empty without unit_tokens"),
         (
             workload(("a", 0, 8, 5, "", (1,)), unit_tokens=3),
-            "blocks must be one for each 3 tokens of the prompt, got 1",
+            "request a: blocks must be one for each 3 tokens of the prompt, 8, got 1",
         ),
         (workload(("a", 0, 8, 5, "", (1, 1)), unit_tokens=4), "request a: block 1 must not be repeated"),
         (workload(ONE, unit_tokens=-1), "unit_tokens must be a whole number in [0, 2147483647], got -1"),

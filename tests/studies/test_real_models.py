@@ -130,7 +130,7 @@ def test_a_closure_is_its_kind_and_reach_and_run(tmp_path):
     closure = Closure(kind="full", reach=2, run=1)
     shape = {"max_new_tokens": 3, "costs": False}
     whole = record(POOL, PROMPTS[:1], tmp_path / "a.trace", closure=closure, **shape)
-    parts = record(POOL, PROMPTS[:1], tmp_path / "b.trace", closure="full", reach=2, run=1, **shape)
+    parts = record(POOL, PROMPTS[:1], tmp_path / "b.trace", closure="full", reach=2, **shape)
     assert whole.meta.closure == parts.meta.closure == closure
     for beside in ({"reach": -5}, {"run": 3}):
         with pytest.raises(ArgumentError, match=r"^`closure` has a reach and a run; `reach` and `run` must be None"):

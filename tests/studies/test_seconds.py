@@ -199,7 +199,8 @@ class Thinks:
         self._verify, self._asked_at_s = Verify(pool.target), -1.0
 
     def decide(self, seen):
-        clock.now_s += 5e-4 + (seen.load.now_s != self._asked_at_s) * 2e-3
+        clock.asked += 1
+        clock.now_s += 5e-4 + (seen.load.now_s != self._asked_at_s) * 2e-3 + (clock.asked in clock.interrupted_at)
         self._asked_at_s = seen.load.now_s
         return self._verify
 
@@ -209,10 +210,10 @@ class Thinks:
 
 
 class Ticking:
-    """A clock on which all but thinking takes a microsecond for each look at it."""
+    """A clock on which all but thinking takes a microsecond for each look at it, and an interruption a second."""
 
     def __init__(self):
-        self.now_s = 0.0
+        self.now_s, self.asked, self.interrupted_at = 0.0, 0, ()
 
     def __call__(self):
         self.now_s += 1e-6
@@ -234,6 +235,9 @@ def test_thinking_is_found_by_how_many_run_and_validated_closer_than_that_of_one
     table = measure_operations(*asked).decide_s["Thinks"]
     assert table.batches == (1, 4, 8)
     assert table.seconds == pytest.approx((2.5e-3, 4e-3, 6e-3), abs=1e-4)
+    begun = clock.asked
+    clock.interrupted_at = {begun + int(begun * share) for share in (0.3, 0.5, 0.9)}  # once at each batch size
+    assert measure_operations(*asked).decide_s["Thinks"].seconds == pytest.approx(table.seconds, abs=1e-4)
 
     trace = tmp_path / "b.trace"
     record(POOL, prompts, trace, max_new_tokens=12, costs=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from ...base.by_name import NamedKind, Spec, names_path
-from ...base.errors import pass_interrupt, said, told
+from ...base.errors import pass_interrupt, repeated, said, told
 from .arrival import MOST_COUNT, MOST_READ_PS, Arrival, WorkloadAbout
 from .drawn_arrivals import KINDS
 from .drawn_sessions import SESSION_KINDS
@@ -126,7 +126,21 @@ class OfClass:
             if not isinstance(found := getattr(arrival, field), str):
                 raise self.error(f"request {request_id}: {field} must be text, got {said(found, repr)}")
         turns = None if arrival.turns is None else TurnsOfClass(self, arrival)
-        return arrival._replace(blocks=self._ids(arrival, "blocks"), answer=self._ids(arrival, "answer"), turns=turns)
+        blocks, answer = self._ids(arrival, "blocks"), self._ids(arrival, "answer")
+        self._check_units(request_id, arrival.prompt_tokens, blocks, answer)
+        return arrival._replace(blocks=blocks, answer=answer, turns=turns)
+
+    def _check_units(self, request_id: str, prompt_tokens: int, blocks: "array[int]", answer: "array[int]") -> None:
+        """Raise WorkloadSpecError for ids beyond the prompt's, too few before an answer's, and repeated ones."""
+        unit = self.unit_tokens
+        for field, ids in (("blocks", blocks), ("answer", answer)):
+            if ids and not unit:
+                raise self.error(f"request {request_id}: {field} must be empty without unit_tokens, got {len(ids)}")
+        if unit and (len(blocks) > -(-prompt_tokens // unit) or (answer and len(blocks) < prompt_tokens // unit)):
+            rule = f"blocks must be one for each {unit} tokens of the prompt"
+            raise self.error(f"request {request_id}: {rule}, {prompt_tokens}, got {len(blocks)}")
+        if twice := repeated(blocks):
+            raise self.error(f"request {request_id}: block {twice[0]} must not be repeated")
 
     def _ids(self, arrival: Arrival, field: str) -> "array[int]":
         given: Any = getattr(arrival, field)

@@ -426,6 +426,7 @@ def test_generate_with_a_tokenizer_that_says_what_is_padding(padded_target, tiny
 STAMPED = (
     "{{ img_token }}{{ cls_token }}{{ bos_token }}{% for one in messages %}{{ one.content }}{{ eos_token }}{% endfor %}"
 )
+OF_TOOLS = {"name": "tool_use", "template": "b"}
 TABLE = {"added_tokens_decoder": {"0": {"content": "a", "special": True}}}
 
 
@@ -438,6 +439,7 @@ TABLE = {"added_tokens_decoder": {"0": {"content": "a", "special": True}}}
         ({"bos_token": "c", **TABLE}, {"bos_token": "a", "eos_token": "b"}),
         ({"bos_token": "a", "extra_special_tokens": {"img_token": "b"}, **TABLE}, {}),
         ({"bos_token": "a", "extra_special_tokens": {"img_token": "b"}}, {"bos_token": "a"}),
+        ({"bos_token": "a", "chat_template": [OF_TOOLS, {"name": "default", "template": STAMPED}]}, {}),
     ],
 )
 def test_a_template_has_the_special_tokens_that_transformers_gives_it(tmp_path, tiny_pool, config, beside):
@@ -452,3 +454,10 @@ def test_a_template_has_the_special_tokens_that_transformers_gives_it(tmp_path, 
     )
     assert read_chat_template(tmp_path / "pool.toml", "tokenizer.json").asked("d") == theirs
     assert len(theirs) > 1
+
+
+def test_named_templates_without_a_default_are_refused_by_name(tmp_path):
+    (tmp_path / "tokenizer.json").touch()
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [OF_TOOLS]}))
+    with pytest.raises(ValueError, match=r"called default among its named chat templates \(tool_use\), got 'tokenizer"):
+        read_chat_template(tmp_path / "pool.toml", "tokenizer.json")

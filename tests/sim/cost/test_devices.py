@@ -93,6 +93,23 @@ def test_the_file_of_a_cluster_is_a_cost_whatever_else_it_says(written):
     assert make_cost(written(whole), RECORDING).name == "mine"
 
 
+def test_what_replicas_say_of_their_device_is_asked_for_by_options(written):
+    path = written(H100.replace("[devices.mine]", '[devices.mine]\nlike = "h100"') + REPLICA + "tensor_parallel = 2\n")
+    with pytest.raises(ArgumentError, match=r"^`tensor_parallel` must be given with `cost` .*, whose replicas have 2$"):
+        make_cost(path, RECORDING)
+    assert make_cost(path, RECORDING, tensor_parallel=2, engine="sglang").name == "mine x2 tensor parallel (sglang)"
+    path = written(H100.replace("[devices.mine]", '[devices.mine]\nlike = "h100"') + REPLICA + 'engine = "sglang"\n')
+    with pytest.raises(ArgumentError, match=r"^`engine` must be given with `cost` .*, whose replicas have sglang$"):
+        make_cost(path, RECORDING)
+    assert make_cost(path, RECORDING, engine="bare").name == "mine"
+    several = REPLICA + REPLICA + "tensor_parallel = 2\n" + REPLICA + "tensor_parallel = 4\nrole = 'prefill'\n"
+    assert make_cost(written(H100 + several), RECORDING).name == "mine"
+    with pytest.raises(
+        TomlFileError, match=r"mine.toml: replicas\[0\].tensor_parallel input should be a valid integer"
+    ):
+        make_cost(written(H100 + REPLICA + "tensor_parallel = '2'"), RECORDING)
+
+
 def test_what_is_neither_of_the_sheet_nor_a_file(written):
     with pytest.raises(ValueError, match=r"'rtx3080': did you mean rtx3090\?; a device of your own: \[devices.NAME\]"):
         make_cost("rtx3080", RECORDING)

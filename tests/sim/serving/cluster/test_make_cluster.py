@@ -158,6 +158,17 @@ def test_roles_and_the_link_between_them(tmp_path, more, token_bytes):
     assert found.transfer == Transfer(bytes_per_s=50e9, latency_s=1e-5, token_bytes=token_bytes)
 
 
+def test_replicas_that_decode_come_last_whatever_the_order_of_the_file(tmp_path):
+    """Their cycles often begin as a prefill ends, and a transfer may take no time."""
+    (reads, writes), link = APART.partition("\n[transfer]")[0].split("\n\n"), APART[APART.index("[transfer]") :]
+    clusters = []
+    for order in ((reads, writes), (writes, reads)):
+        (tmp_path / "apart.toml").write_text("\n\n".join((*order, link)))
+        clusters.append(open_cluster(tmp_path / "apart.toml", llamas()))
+    one, other = ([replica.name for replica in cluster.replicas] for cluster in clusters)
+    assert one == other == ["reads", "writes.0", "writes.1"]
+
+
 def test_costs_of_files_lie_beside_the_cluster_file(cluster):
     split = cluster.replicas[3]
     assert isinstance(split.cost, FileCost)

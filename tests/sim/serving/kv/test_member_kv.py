@@ -1,8 +1,9 @@
 """What leaves a member's memory, when, and in which order; what a hit may cover."""
 
 import pytest
+from paceline.runs.serving import Lookups
 from paceline.sim.serving.limits import KvLimits
-from paceline.sim.serving.memory import MemberKv, PrefixHits
+from paceline.sim.serving.memory import MemberKv
 
 
 def kv_of(num_blocks, **options):
@@ -94,7 +95,7 @@ def test_a_preempted_request_finds_its_own_blocks_and_is_not_counted_twice():
     assert run(kv, 1, "abc") == 0
     kv.close(1)
     assert kv.open(1, "abc", 13, resumes=True) == 12
-    assert kv.hits == PrefixHits(asked_blocks=3, found_blocks=0, asked_tokens=12, found_tokens=0)
+    assert kv.hits == Lookups(asked_blocks=3, found_blocks=0, asked_tokens=12, found_tokens=0)
 
 
 HIT_CASES = [(8, 0, 4), (9, 0, 8), (9, 1, 4), (8, 1, 0), (8, 9, 0), (1, 0, 0)]
@@ -109,10 +110,10 @@ def test_a_hit_leaves_the_last_token_and_what_is_dropped(text_tokens, drop_units
 
 def test_shares_by_block_and_by_token():
     kv = kv_of(9)
-    assert kv.hits == (0, 0, 0, 0)
+    assert kv.hits == Lookups()
     run(kv, 1, "ab")
     kv.open(2, "abc", 10)
-    assert kv.hits == PrefixHits(asked_blocks=4, found_blocks=2, asked_tokens=18, found_tokens=8)
+    assert kv.hits == Lookups(asked_blocks=4, found_blocks=2, asked_tokens=18, found_tokens=8)
 
 
 def test_without_prefix_cache_nothing_is_found_and_all_is_free_again():
