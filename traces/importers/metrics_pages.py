@@ -210,6 +210,7 @@ class Engine:
     verified: str = ""  # steps of the target that verified a draft
     length: str = ""  # gauge of tokens per step, the target's own included
     depth: str = ""  # gauge of the tokens on the deepest path of a draft, not of a whole tree
+    cap: str = ""  # gauge of the tokens that a step verifies where drafts are cut before, 0 where none is
     block: str = ""  # gauge of the tokens that a step verifies, of a chain, tree or block, the last one before it too
     aborted: str = ""  # requests that were broken off, where the label of `requests` does not say it
     requests: str = ""  # answers, and tokens of them and of their prompts
@@ -222,7 +223,7 @@ class Engine:
     def names(self) -> frozenset[str]:
         """All of them."""
         named = (self.drafts, self.drafted, self.accepted, self.accepted_by_place, self.drafted_by_place)
-        others = (self.verified, self.length, self.depth, self.block)
+        others = (self.verified, self.length, self.depth, self.cap, self.block)
         return frozenset({*named, *others, *self.of_requests} - {""})
 
     @property
@@ -278,6 +279,7 @@ SGLANG = Engine(
     verified="sglang:spec_verify_calls",
     length="sglang:spec_accept_length",
     depth="sglang:spec_num_steps",
+    cap="sglang:spec_cap_length",
     block="sglang:spec_num_draft_tokens",
     aborted="sglang:num_aborted_requests",
     requests="sglang:num_requests",
@@ -410,6 +412,12 @@ _UNANSWERED = (
 _ABORTED = "{:,} requests were aborted: those that had begun count as answers, with the tokens that they had"
 _GAUGE = "the mean is a gauge of {}, of the server's last interval only"
 _OTHER_DEPTH = "{} is {}, the window is {} as stated"
+_OF_ENDED = "of {:,.0f} accepted tokens, requests that had ended have {:,.0f}: positions are counted of these alone"
+_UNKEPT = "no step kept more than {} tokens, so that trees were drafted, or chains that none kept whole"
+_SHORT = (
+    "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one and keeps {:.2f} on average, where "
+    "those of the log kept {:.2f}"
+)
 _CUT_SHARE = 0.01  # of accepted tokens that positions may lack: servers count while pages are made
 
 
@@ -473,12 +481,13 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         requests, tokens, prompts = (round(count or 0.0) for count in counts)
         lengths = even_lengths(fields, requests, tokens, prompts) if requests and tokens else None
         near = sorted({name for page in pages for name in page.others})
-        rates = _rates(ongoing, fields, engine, found, near)
+        rates = _rates(ongoing, log, engine, found, near)
         if rates is not None:
             hazards = hazards_of_rates(fields, f"{engine.accepted_by_place}_total", rates)
             drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted, len(hazards))
             yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
             return
+        _check_gauges(fields, scrapes, engine)
         window, depth = ongoing.drafters.window_of(log.name, fields, found.depth), found.depth
         if depth not in (None, window):
             ongoing.findings.remark(_OTHER_DEPTH.format(engine.depth, depth, window))
@@ -503,26 +512,33 @@ def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], unanswere
         ongoing.findings.remark(_ABORTED.format(round(aborted)))
 
 
-def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str]) -> Floats | None:
+def _rates(ongoing: Ongoing, log: StatedLog, engine: Engine, found: Speculation, near: Sequence[str]) -> Floats | None:
     """`[W]` shares of drafts that kept each position; None of an engine whose pages have no positions."""
+    fields = log.fields
     kept, drafted = (found.by_place(name) for name in (engine.accepted_by_place, engine.drafted_by_place))
     if engine.drafted_by_place:
         if not drafted.any():
             return None
         # Drafts without a token at a position do not count there.
-        had, told = np.flatnonzero(drafted), found.total(engine.accepted)
-        if told is not None and abs(float(kept.sum()) - told) > _CUT_SHARE * told:
-            rule = f"must add up to the {told:g} of {engine.accepted}_total"
-            raise fields.error(f"{engine.accepted_by_place}_total", rule, float(kept.sum()))
-        padded = np.pad(kept, (0, max(len(drafted) - len(kept), 0)))
-        over = np.flatnonzero(padded > (1 + _CUT_SHARE) * np.pad(drafted, (0, len(padded) - len(drafted))))
+        told, places = found.total(engine.accepted), max(len(kept), len(drafted))
+        if told is not None and (of_ended := float(kept.sum())) < (1 - _CUT_SHARE) * told:
+            ongoing.findings.remark(_OF_ENDED.format(told, of_ended))  # the total counts each iteration
+        elif told is not None and of_ended > (1 + _CUT_SHARE) * told:
+            rule = f"must add up to at most the {told:g} of {engine.accepted}_total"
+            raise fields.error(f"{engine.accepted_by_place}_total", rule, of_ended)
+        kept, drafted = (np.pad(one, (0, places - len(one))) for one in (kept, drafted))
+        over = np.flatnonzero(kept > (1 + _CUT_SHARE) * drafted)
         if len(over):
             place = int(over[0])
-            most = drafted[place] if place < len(drafted) else 0
-            rule = f"must be at most the {most:g} drafted there"
-            raise fields.error(f"{engine.accepted_by_place}_total, position {place}", rule, float(padded[place]))
-        kept = padded[: had[-1] + 1]
-        return np.divide(kept, drafted[: had[-1] + 1], out=np.zeros(had[-1] + 1), where=drafted[: had[-1] + 1] > 0)
+            rule = f"must be at most the {drafted[place]:g} drafted there"
+            raise fields.error(f"{engine.accepted_by_place}_total, position {place}", rule, float(kept[place]))
+        depth = _depth_of_places(ongoing, log, kept, drafted)
+        kept, drafted = kept[:depth], drafted[:depth]
+        rates = np.divide(kept, drafted, out=np.zeros(depth), where=drafted > 0)
+        if (drafts := drafted[0]) and drafted.sum() < drafts * depth:
+            lengths = (drafted.sum() / drafts, depth, rates.sum(), kept.sum() / drafts)
+            ongoing.findings.remark(_SHORT.format(*lengths))
+        return rates
     if not engine.drafts:
         return None
     drafts, accepted = found.drafts or 0.0, found.accepted
@@ -541,6 +557,30 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
         )
     note_short_drafts(ongoing, drafted=told or 0.0, drafts=drafts, window=len(kept))
     return kept / drafts
+
+
+def _check_gauges(fields: Fields, scrapes: Scrapes, engine: Engine) -> None:
+    """Raise for gauges by which a mean is not that of one window."""
+    depths = sorted({depth for depth in scrapes.over_time(engine.depth) if depth})  # 0 before the first step
+    if len(depths) > 1:
+        rule = "must be the same in all pages and ranks: a mean over changing depths fits no window"
+        raise fields.error(engine.depth, rule, ", ".join(f"{depth:g}" for depth in depths))
+    if cap := max(scrapes.over_time(engine.cap), default=0.0):
+        rule = "must be 0: drafts were cut before they were checked, so that lengths tell no agreement"
+        raise fields.error(engine.cap, rule, cap)
+
+
+def _depth_of_places(ongoing: Ongoing, log: StatedLog, kept: Floats, drafted: Floats) -> int:
+    """Tokens on the deepest path of a draft: of a tree every node has a place, of which deep ones are never kept."""
+    places, deepest = (int(np.flatnonzero(one)[-1]) + 1 if one.any() else 0 for one in (drafted, kept))
+    stated = ongoing.options.windows.get(log.name)
+    if deepest == places or stated == places:
+        return places
+    if stated is None or not deepest <= stated < places:
+        rule = f"must be stated, `windows` {log.name}=K, in [{max(deepest, 1)}, {places}]: {_UNKEPT.format(deepest)}"
+        raise log.fields.error("window", rule, stated or f"{places} drafted tokens")
+    ongoing.findings.remark(TREES.format(log.name))
+    return stated
 
 
 def _mean(
