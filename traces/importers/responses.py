@@ -42,6 +42,7 @@ TOKEN_METHODS = frozenset({"sps"})  # a draft model that reads tokens only
 # Their steps begin with the token that the step before has sampled (for the first one the prefill); in the code of
 # Spec-Bench the others verify a draft in the forward that reads the prompt.
 PREFILLED_METHODS = frozenset({"hsd", "eagle3", "eagle2", "eagle", "medusa", "hydra", "rest", "samd"})
+TREE_METHODS = PREFILLED_METHODS | {"recycling"}  # in the code of Spec-Bench, and EAGLE's own
 UNCOUNTED = "answers end with a step of which the file counts only the token before it; the one it sampled is counted"
 _UNLIKE = "requests have answers whose length depends on the method"
 _OTHER_PROMPT = "requests have prompts whose length depends on the method; that of the first one counts"
