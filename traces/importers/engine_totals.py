@@ -323,7 +323,7 @@ def _sees_trtllm(found: Fields) -> bool:
     return choice is not None and (_MEAN in choice or within(choice, "speculative_decoding") is not None)
 
 
-def _parse_trtllm(file: Responses, line: Fields) -> RoundsRequest | None:
+def _parse_trtllm(any_statistics: bool, file: Responses, line: Fields) -> RoundsRequest | None:
     file.drafter()
     request_id, choice = file.name_of(line), first_choice(line)
     if choice is None or not _sees_trtllm(line):
@@ -333,8 +333,10 @@ def _parse_trtllm(file: Responses, line: Fields) -> RoundsRequest | None:
     statistics = within(choice, "speculative_decoding")
     file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
+    if silent := statistics is None and any_statistics and not counted.num_accepted:
+        counted = replace(counted, num_drafted=0, window=1)  # statistics are left out where nothing was drafted
     _note_plain_steps(file, counted)
-    file.ongoing.findings.forms.add("request means" if statistics is None else "histograms")
+    file.ongoing.findings.forms.add("histograms" if silent or statistics is not None else "request means")
     return counted_request(file, usage_of(line), statistics or choice, request_id, counted)
 
 
@@ -367,4 +369,15 @@ def _of_mean(line: Fields, choice: Fields) -> Counted:
     return Counted(num_tokens=tokens, num_steps=steps, num_accepted=max(tokens - 1 - steps, 0))
 
 
-TRTLLM = Format(**described("trtllm"), read=by_response(_parse_trtllm), sees=_sees_trtllm)
+def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """A file is read twice, since only all of it shows whether its server gives statistics."""
+
+    def parse_of(path: Path) -> Parse:
+        refuse_pipe(path)
+        choices = (first_choice(line) for line in read_objects(path, lambda _: None))
+        return partial(_parse_trtllm, any(within(choice, "speculative_decoding") for choice in choices))
+
+    return read_responses(files, ongoing, parse_of)
+
+
+TRTLLM = Format(**described("trtllm"), read=_read_trtllm, sees=_sees_trtllm)
