@@ -283,6 +283,9 @@ def read_bench(path: Path) -> ObservedRun:
     prompts, outputs = (result.counts(key, least=0).tolist() for key in _LISTS[:2])
     lists = by_request(result, _LISTS, ("errors", "start_times"))
     chunks = [_chunks_ps(result, number) for number in range(len(prompts))]
+    if max(outputs, default=0) > 1 and all(len(one) == 1 for one in chunks):  # a prefill's token comes alone
+        rule = "must have a gap in some answer: none was streamed, so that ttfts are the seconds of whole answers"
+        raise result.error("itls", rule, "none")
     errors = lists.get("errors", [""] * len(prompts))
     sent, concurrency, note = _sent_ps(result, chunks)
     requests = [

@@ -134,6 +134,7 @@ def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_fr
         ({"start_times": [0, "x", 1]}, "start_times[1]: must be seconds, got 'x'"),
         ({"output_lens": [3, 1.5, 2]}, "output_lens[1]: must be a whole number"),
         ({"max_concurrency": 0}, "max_concurrency: must be a whole number in [1,"),
+        ({"itls": [[], [], []]}, "itls: must have a gap in some answer: none was streamed"),
     ],
 )
 def test_what_does_not_do_is_refused_by_its_field(read, more, told):
