@@ -39,6 +39,8 @@ _NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _LONGEST = 10_000  # characters of a line; those of servers have some hundred
 _ANEW = "the server was restarted in between, or the pages are not in the order of time; import those of one run"
 
+_STARTED = "process_start_time_seconds"  # of Prometheus's client, with all that it counts
+
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -130,6 +132,7 @@ class Scrapes:
         that differ in the labels `summed` are added. Raises TraceFormatError for a counter that went down or vanished,
         or series that differ in another label.
         """
+        self._refuse_restart()
         series = list(dict.fromkeys(key for scrape in self._scrapes for key in scrape if key[0] == name))
         for key in series:
             if key not in self._last:
@@ -157,6 +160,13 @@ class Scrapes:
                 raise TraceFormatError(after.place, _series(created), rule, after.value)
         first = self._scrapes[0].get(key) if len(self._scrapes) > 1 else None
         return seen[-1].value - (0.0 if first is None else first.value)
+
+    def _refuse_restart(self) -> None:
+        first: dict[Key, Sample] = {}
+        for sample in (sample for scrape in self._scrapes for sample in scrape.values() if sample.name == _STARTED):
+            if sample.value != (before := first.setdefault(sample.key, sample)).value:
+                rule = f"must be the {before.value:.15g} of {before.place}: {_ANEW}"
+                raise TraceFormatError(sample.place, _series(sample.key), rule, sample.value)
 
     def _refuse_differing(self, series: list[Key], may_differ: set[str]) -> None:
         labels = [dict(key[1]) for key in series]
@@ -293,7 +303,7 @@ ENGINES = (VLLM, LLAMACPP, TRTLLM, SGLANG)
 
 def page_of(lines: Iterable[tuple[str, str]], engines: Sequence[Engine] = ENGINES) -> Page:
     """A page read by the names of some engines; raises TraceFormatError as `read_page`."""
-    names = frozenset().union(*(engine.names for engine in engines))
+    names = frozenset({_STARTED}).union(*(engine.names for engine in engines))
     return read_page(lines, names, [engine.near for engine in engines])
 
 
@@ -555,7 +565,8 @@ def _rates(ongoing: Ongoing, log: StatedLog, engine: Engine, found: Speculation,
         raise fields.error(
             f"{engine.accepted}_total", f"must be at most the {told:g} of {engine.drafted}_total", accepted
         )
-    note_short_drafts(ongoing, drafted=told or 0.0, drafts=drafts, window=len(kept))
+    if told is not None:
+        note_short_drafts(ongoing, drafted=told, drafts=drafts, window=len(kept))
     return kept / drafts
 
 
