@@ -64,6 +64,7 @@ _ALONE = "answers have no line of drafts among others that do: taken to be the t
 
 _PROMPT = re.compile(r"prompt eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
 _ANSWER = re.compile(r"(?<!prompt )eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
+_TIME = re.compile(r"\beval time *= *\S+ *ms */ *\S+ *tokens")
 _LLAMACPP_RATES = r"\((?P<rates>[0-9., a-z-]{0,20000})\)"
 _DRAFT = re.compile(
     r"draft acceptance(?: rate)? = *(?P<share>[0-9.a-z-]{1,20}) *"
@@ -201,6 +202,8 @@ class _Log:
             self._whose = (whose[1], whose[2])
         if times := _times(place, line):
             yield from self._timed(place, times)
+        elif _TIME.search(line):
+            raise TraceFormatError(place, "eval time", f"must be of the form {_EVAL_TIME}", line.strip()[-_SHOWN:])
         elif found := _DRAFT.search(line):
             told = self._drafted(place, line, twice=False)
             told.counts |= {"draft_n_accepted": int(found["accepted"]), "draft_n": int(found["drafted"])}
@@ -367,7 +370,11 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     lines: list[_SglangLine] = []
     batches = 0
     for number, text in text_lines(log.path):
-        settings |= dict(_SETTING.findall(text)) if "server_args" in text else {}
+        if "server_args" in text:
+            for setting, value in _SETTING.findall(text):
+                if value != "None" and settings.setdefault(setting, value) != value:
+                    rule = f"must be {settings[setting]}, as before: keep the lines of one server"
+                    raise TraceFormatError(f"{log.path}: line {number}", f"speculative_{setting}", rule, value)
         if _sees_sglang_line(text):
             batches += 1
             lines.extend(_sglang_line(f"{log.path}: line {number}", text, first=not lines))
