@@ -38,6 +38,9 @@ from .format import HOW_TO_NAME, NAME_RULE, Reading, Row, Tally, WorkloadFormat,
 _MOST_DIGITS, _MOST_LISTED = 10, 200
 # No log has times as late as this, the year 5138 of a clock from 1970: their unit is a smaller one.
 _LATEST_PS = 10**11 * PS_PER_S
+# 11 days to 58 after 1970: a thousand times as long it is 2001 to 2128.
+_EARLY_PS = range(10**6 * PS_PER_S, 5 * 10**6 * PS_PER_S)
+_LARGER_UNIT = "is the unit right? requests whose times are dates of this century in units of 1,000 {}"
 _DAY = "YYYY-MM-DD HH:MM:SS.fraction"
 
 
@@ -118,6 +121,8 @@ def _in_order(table: TableFormat, reading: Reading, rows: Iterator[_Parsed]) -> 
             raise reading.error(row.line, table.request_id, rule, row.name)
     if (same := len(kept) - len({row.ps for row in kept})) > 0:
         reading.tally.remarks["requests that arrive at once with the one before, by the log's times"] = same
+    if kept and table.times in _SMALL_UNITS and all(row.ps in _EARLY_PS for row in kept):
+        reading.tally.remarks[_LARGER_UNIT.format(table.times)] = len(kept)
     return iter(sorted(found, key=lambda row: row.ps))
 
 
@@ -276,6 +281,7 @@ _UNITS = {  # picoseconds and words
     "arrives_us": (10**6, "microseconds"),
     "arrives_ns": (10**3, "nanoseconds"),
 }
+_SMALL_UNITS = frozenset(words for ps, words in _UNITS.values() if ps < PS_PER_S)
 _TIMES = (_CALENDAR, *_UNITS)
 _NAMES = (*_TIMES, "prompt", "output", "id", "tag")
 
