@@ -125,8 +125,8 @@ _UNSTATED = (
     "that no step kept whole"
 )
 _BY_STEP, _CAPS = "spec_proposed_drafts_histogram", "spec_cap_lens_histogram"
-_MEAN_LENGTH = "spec_accept_length"
-_SHARES = (_MEAN_LENGTH, "spec_accept_rate", "spec_num_correct_drafts", "spec_accept_token_num")
+_MEAN_LENGTH, _KEPT = "spec_accept_length", "spec_num_correct_drafts"
+_SHARES = (_MEAN_LENGTH, "spec_accept_rate", _KEPT, "spec_accept_token_num")
 _ROUNDED = 0.01  # of a mean: versions print it with two decimals or all
 _PLAIN_STEPS = "steps drafted nothing: answers have more tokens than the steps that are counted give"
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
@@ -292,6 +292,7 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     histogram = meta.counts(key, least=0)
     counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
     counted = replace(counted, drafted_histogram=by_step, keys=(key, _CAPS if meta.values.get(_CAPS) else _BY_STEP))
+    meta.check_equal(_KEPT, (counted.num_accepted,), f"the tokens that {key} adds up to")
     if counted.num_steps != steps:
         rule = f"must count each of the {steps} steps of {_STEPS} once, by the tokens that it kept"
         raise meta.error(key, rule, f"{counted.num_steps} steps")
