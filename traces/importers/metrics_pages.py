@@ -33,7 +33,15 @@ from ..rounds.rounds import TREES, RoundsRequest
 from .format import Format, described
 from .importing import MOST_WINDOW, Ongoing
 from .reading import Fields, lines_of, placed_lines, read_objects
-from .totals import StatedLog, drafting_share, even_lengths, hazards_of_mean, hazards_of_rates, note_short_drafts
+from .totals import (
+    StatedLog,
+    check_depth,
+    drafting_share,
+    even_lengths,
+    hazards_of_mean,
+    hazards_of_rates,
+    note_short_drafts,
+)
 
 _NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _LONGEST = 10_000  # characters of a line; those of servers have some hundred
@@ -423,7 +431,6 @@ _ABORTED = "{:,} requests were aborted: those that had begun count as answers, w
 _GAUGE = "the mean is a gauge of {}, of the server's last interval only"
 _OTHER_DEPTH = "{} is {}, the window is {} as stated"
 _OF_ENDED = "of {:,.0f} accepted tokens, requests that had ended have {:,.0f}: positions are counted of these alone"
-_UNKEPT = "no step kept more than {} tokens, so that trees were drafted, or chains that none kept whole"
 _SHORT = (
     "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one and keeps {:.2f} on average, where "
     "those of the log kept {:.2f}"
@@ -584,13 +591,10 @@ def _check_gauges(fields: Fields, scrapes: Scrapes, engine: Engine) -> None:
 def _depth_of_places(ongoing: Ongoing, log: StatedLog, kept: Floats, drafted: Floats) -> int:
     """Tokens on the deepest path of a draft: of a tree every node has a place, of which deep ones are never kept."""
     places, deepest = (int(np.flatnonzero(one)[-1]) + 1 if one.any() else 0 for one in (drafted, kept))
-    stated = ongoing.options.windows.get(log.name)
-    if deepest == places or stated == places:
-        return places
-    if stated is None or not deepest <= stated < places:
-        rule = f"must be stated, `windows` {log.name}=K, in [{max(deepest, 1)}, {places}]: {_UNKEPT.format(deepest)}"
-        raise log.fields.error("window", rule, stated or f"{places} drafted tokens")
-    ongoing.findings.remark(TREES.format(log.name))
+    check_depth(ongoing, log.name, log.fields, deepest=deepest, longest=places)
+    stated = ongoing.options.windows.get(log.name, places)
+    if stated < places:
+        ongoing.findings.remark(TREES.format(log.name))
     return stated
 
 

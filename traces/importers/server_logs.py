@@ -49,6 +49,7 @@ from .reading import Fields, check_agrees, half_of_last_digit, read_objects, tex
 from .responses import Responses, stem
 from .totals import (
     StatedLog,
+    check_depth,
     hazard_of_lengths,
     hazards_of_mean,
     hazards_of_rates,
@@ -514,6 +515,8 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         rule = "must tell of a draft in some iteration, with numRequestsWithDraftTokens"
         raise fields.error(_STATS, rule, "none: the server ran without speculation")
     longest, drafted = max(sums.lengths), sum(length * times for length, times in sums.lengths.items())
+    if sums.alone:
+        check_depth(ongoing, log.name, fields, deepest=max(+sums.kept, default=0), longest=longest)
     window = settled_window(ongoing, log.name, fields, None, longest)
     drafting = 1.0
     if sums.generating > sums.requests:
@@ -526,7 +529,7 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
 
 def _trtllm_hazards(fields: Fields, ongoing: Ongoing, sums: _Sums, window: int) -> tuple[float, ...]:
     """By position where each iteration is one draft, else one for all positions."""
-    if sums.alone and window == max(sums.lengths):
+    if sums.alone:
         ongoing.findings.forms.add("rates")
         return tuple(sums.kept[place] / max(sums.risked[place], 1) for place in range(1, window + 1))
     most = sums.requests * window
