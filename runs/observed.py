@@ -283,6 +283,9 @@ def read_bench(path: Path) -> ObservedRun:
     prompts, outputs = (result.counts(key, least=0).tolist() for key in _LISTS[:2])
     lists = by_request(result, _LISTS, ("errors", "start_times"))
     chunks = [_chunks_ps(result, number) for number in range(len(prompts))]
+    if max(outputs, default=0) > 1 and all(len(one) == 1 for one in chunks):  # a prefill's token comes alone
+        rule = "must have a gap in some answer: none was streamed, so that ttfts are the seconds of whole answers"
+        raise result.error("itls", rule, "none")
     errors = lists.get("errors", [""] * len(prompts))
     sent, concurrency, note = _sent_ps(result, chunks)
     requests = [
@@ -301,6 +304,7 @@ def read_bench(path: Path) -> ObservedRun:
         for number, (begun, tokens) in enumerate(zip(sent, outputs, strict=True))
     ]
     requests.sort(key=lambda one: one.sent_at_ps)
+    acceptance = _acceptance(result)
     meta = ObservedMeta(
         url=path.name,
         model=result.text("model_id", default="") or "unknown",
@@ -309,11 +313,33 @@ def read_bench(path: Path) -> ObservedRun:
         prompts=path.name,
         loop="open" if concurrency is None else "closed",
         concurrency=concurrency,
-        acceptance_unknown="see `trace import`, which reads the acceptance of a result",
+        acceptance=acceptance,
+        acceptance_unknown="" if acceptance is not None else "the result has none",
         notes=note,
         ended_at_ps=max((one.ended_at_ps or 0 for one in requests), default=0),
     )
     return ObservedRun(meta, tuple(requests))
+
+
+_COUNTS = {
+    "drafts": "spec_decode_num_drafts",
+    "drafted": "spec_decode_draft_tokens",
+    "accepted": "spec_decode_accepted_tokens",
+}
+_RATES, _LENGTH = "spec_decode_per_position_acceptance_rates", "accept_length"
+
+
+def _acceptance(result: Fields) -> ObservedAcceptance | None:
+    """What a result says of drafts: vLLM's has counters of the run, SGLang's a mean since the server's start."""
+    if _COUNTS["drafts"] in result:
+        counts = {name: result.count(key, least=0) for name, key in _COUNTS.items()}
+        rates = result.rates(_RATES, most=1.0).tolist() if _RATES in result else []
+        by_place = tuple(round(rate * counts["drafts"]) for rate in rates) or None
+        return ObservedAcceptance(source="counters of the result", accepted_by_place=by_place, **counts)
+    if _LENGTH in result:
+        length = result.rate(_LENGTH, most=1e6)
+        return ObservedAcceptance(source="the server's mean since its start", accept_length=length)
+    return None
 
 
 def _chunks_ps(result: Fields, number: int) -> list[int]:

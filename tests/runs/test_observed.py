@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.base.errors import ArgumentError
 from paceline.runs.observed import (
     FOLLOWS,
     ObservedAcceptance,
@@ -15,6 +16,7 @@ from paceline.runs.observed import (
     read_run,
     write_observed,
 )
+from paceline.studies.observed_runs import drafts_of, replayed_requests
 from paceline.traces.errors import TraceFormatError
 
 from ..traces.making import edit_meta
@@ -111,6 +113,23 @@ def test_requests_have_the_seconds_of_the_result(read):
     assert len(third.failed) == 300
 
 
+def test_drafts_are_those_of_the_counters_of_a_result_or_known_by_a_mean(read):
+    assert read().meta.acceptance is None
+    counts = {"spec_decode_num_drafts": 4, "spec_decode_draft_tokens": 12, "spec_decode_accepted_tokens": 6}
+    told = read(**counts, spec_decode_per_position_acceptance_rates=[0.75, 0.5, 0.25]).meta.acceptance
+    assert (told.drafts, told.drafted, told.accepted, told.accepted_by_place) == (4, 12, 6, (3, 2, 1))
+    run = read(**counts)
+    assert run.meta.acceptance.accepted_by_place is None
+    assert drafts_of(replayed_requests(run, "run"), run.meta, None).policy == "draft:3/target"
+    assert read(accept_length=None).meta.acceptance is None
+    told = read(accept_length=2.5).meta.acceptance
+    assert (told.accept_length, told.drafts) == (2.5, None)
+    with pytest.raises(ArgumentError, match="say it, as in run=3 for K = 3"):
+        drafts_of(replayed_requests(run, "run"), read(accept_length=2.5).meta, None)
+    with pytest.raises(TraceFormatError, match="spec_decode_accepted_tokens: must be there"):
+        read(**counts | {"spec_decode_accepted_tokens": None})
+
+
 def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_free(read):
     for rate in (float("inf"), "inf"):
         run = read(request_rate=rate)
@@ -134,6 +153,7 @@ def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_fr
         ({"start_times": [0, "x", 1]}, "start_times[1]: must be seconds, got 'x'"),
         ({"output_lens": [3, 1.5, 2]}, "output_lens[1]: must be a whole number"),
         ({"max_concurrency": 0}, "max_concurrency: must be a whole number in [1,"),
+        ({"itls": [[], [], []]}, "itls: must have a gap in some answer: none was streamed"),
     ],
 )
 def test_what_does_not_do_is_refused_by_its_field(read, more, told):

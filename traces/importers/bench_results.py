@@ -30,15 +30,16 @@ from .format import Format, described, having
 from .importing import Ongoing
 from .reading import JSON_BEGINS, Fields, lines_of, placed_lines, read_objects
 from .responses import (
-    ACCEPTED,
     HISTOGRAM,
     Responses,
     alone,
     alone_of,
     by_response,
     check_totals,
-    is_plain,
+    drafted_nothing,
+    lists_steps,
     metrics_of,
+    never_drafts,
     request_of_steps,
     usage_of,
     within,
@@ -219,7 +220,7 @@ VLLM_BENCH = Format(
 
 def _sees(found: Fields) -> bool:
     metrics = metrics_of(found)
-    return metrics is not None and HISTOGRAM in metrics and ACCEPTED not in metrics
+    return metrics is not None and not lists_steps(metrics)
 
 
 def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
@@ -242,7 +243,7 @@ def request_of_histogram(file: Responses, metrics: Fields, usage: Fields, reques
     return counted_request(file, usage, metrics, request_id, counted)
 
 
-VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees, sees_beside=is_plain)
+VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees, sees_beside=drafted_nothing)
 
 
 _MOST_WINDOW = 2**16  # tokens: histograms have a place for each
@@ -347,7 +348,9 @@ def _reported(file: Responses, line: Fields) -> list[RoundsRequest]:
 
 def _request(file: Responses, found: Fields, usage: Fields, request_id: str) -> RoundsRequest | None:
     """Of its steps, where they are listed, else of its histogram."""
-    detailed = ACCEPTED in found
+    if never_drafts(found):
+        return alone_of(usage, request_id)
+    detailed = lists_steps(found)
     file.ongoing.findings.forms.add("rounds" if detailed else "histograms")
     read = request_of_steps if detailed else request_of_histogram
     return read(file, found, usage, request_id)

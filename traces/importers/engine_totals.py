@@ -16,7 +16,9 @@ every step. For chains the window is the largest per step of any response of the
 A tree proposes more tokens than its deepest path has: where every histogram of the file ends before the tokens proposed
 in a step, it may be one (or a chain that no step kept whole), and a stated window must give the depth of drafts.
 Without a histogram nothing shows a tree: drafts are chains unless the window is less than the proposed tokens. A
-response without `spec_verify_ct` is one of the target alone. `e2e_latency` has the seconds of the answer, from its
+response without `spec_verify_ct` is one of the target alone. Chat completions may have the same in
+`sglext.spec_tokens_details`. Drafts of DSpark may be cut before they are checked: `spec_cap_lens_histogram` counts what
+was left, and the target's own token. `e2e_latency` has the seconds of the answer, from its
 arrival, and `response_sent_to_client_ts` its end.
 
 TensorRT-LLM's choices have `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`, `total_draft_tokens`
@@ -122,9 +124,9 @@ _UNSTATED = (
     "must be stated, `windows` {}=K, since no histogram of the file goes beyond {}: a tree was proposed, or a chain "
     "that no step kept whole"
 )
-_BY_STEP = "spec_proposed_drafts_histogram"
-_MEAN_LENGTH = "spec_accept_length"
-_SHARES = (_MEAN_LENGTH, "spec_accept_rate", "spec_num_correct_drafts", "spec_accept_token_num")
+_BY_STEP, _CAPS = "spec_proposed_drafts_histogram", "spec_cap_lens_histogram"
+_MEAN_LENGTH, _KEPT = "spec_accept_length", "spec_num_correct_drafts"
+_SHARES = (_MEAN_LENGTH, "spec_accept_rate", _KEPT, "spec_accept_token_num")
 _ROUNDED = 0.01  # of a mean: versions print it with two decimals or all
 _PLAIN_STEPS = "steps drafted nothing: answers have more tokens than the steps that are counted give"
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
@@ -168,14 +170,21 @@ def _drafted(meta: Fields) -> int | None:
 
 
 def _by_step(meta: Fields) -> Ints | None:
-    """`[W + 1]` steps with 0, 1, ... proposed tokens, None if unknown."""
+    """`[W + 1]` steps with 0, 1, ... proposed tokens, None if unknown.
+
+    Where drafts are cut before they are checked, the lengths of what is left count: with the target's own token.
+    """
+    if meta.values.get("spec_cap_length") and not meta.values.get(_CAPS):
+        raise meta.error(_CAPS, "must be there: drafts were cut before they were checked (spec_cap_length)", "nothing")
     found = meta.counts(_BY_STEP, least=0) if _BY_STEP in meta else np.zeros(0, np.int64)
+    if _CAPS in meta and len(caps := meta.counts(_CAPS, least=0)):
+        found = caps[1:]
     some = np.flatnonzero(found)
     return found[: some[-1] + 1] if len(some) and some[-1] else None
 
 
 def _histogram_key(meta: Fields) -> str | None:
-    return next((key for key in _HISTOGRAMS if key in meta), None)
+    return next((key for key in _HISTOGRAMS if meta.values.get(key)), None)
 
 
 def _sees_sglang(found: Fields) -> bool:
@@ -184,7 +193,8 @@ def _sees_sglang(found: Fields) -> bool:
 
 
 def _meta(line: Fields) -> Fields | None:
-    return within(line, "meta_info") or within(first_choice(line), "meta_info")
+    found = within(line, "meta_info") or within(first_choice(line), "meta_info")
+    return found or within(line, "sglext", "spec_tokens_details")
 
 
 def _parse_sglang(proposed: _Proposed, file: Responses, line: Fields) -> RoundsRequest | None:
@@ -281,7 +291,8 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     ongoing.findings.forms.add("histograms")
     histogram = meta.counts(key, least=0)
     counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
-    counted = replace(counted, drafted_histogram=by_step, keys=(key, _BY_STEP))
+    counted = replace(counted, drafted_histogram=by_step, keys=(key, _CAPS if meta.values.get(_CAPS) else _BY_STEP))
+    meta.check_equal(_KEPT, (counted.num_accepted,), f"the tokens that {key} adds up to")
     if counted.num_steps != steps:
         rule = f"must count each of the {steps} steps of {_STEPS} once, by the tokens that it kept"
         raise meta.error(key, rule, f"{counted.num_steps} steps")
@@ -313,7 +324,7 @@ def _sees_trtllm(found: Fields) -> bool:
     return choice is not None and (_MEAN in choice or within(choice, "speculative_decoding") is not None)
 
 
-def _parse_trtllm(file: Responses, line: Fields) -> RoundsRequest | None:
+def _parse_trtllm(any_statistics: bool, file: Responses, line: Fields) -> RoundsRequest | None:
     file.drafter()
     request_id, choice = file.name_of(line), first_choice(line)
     if choice is None or not _sees_trtllm(line):
@@ -323,8 +334,10 @@ def _parse_trtllm(file: Responses, line: Fields) -> RoundsRequest | None:
     statistics = within(choice, "speculative_decoding")
     file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
+    if silent := statistics is None and any_statistics and not counted.num_accepted:
+        counted = replace(counted, num_drafted=0, window=1)  # statistics are left out where nothing was drafted
     _note_plain_steps(file, counted)
-    file.ongoing.findings.forms.add("request means" if statistics is None else "histograms")
+    file.ongoing.findings.forms.add("histograms" if silent or statistics is not None else "request means")
     return counted_request(file, usage_of(line), statistics or choice, request_id, counted)
 
 
@@ -357,4 +370,15 @@ def _of_mean(line: Fields, choice: Fields) -> Counted:
     return Counted(num_tokens=tokens, num_steps=steps, num_accepted=max(tokens - 1 - steps, 0))
 
 
-TRTLLM = Format(**described("trtllm"), read=by_response(_parse_trtllm), sees=_sees_trtllm)
+def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """A file is read twice, since only all of it shows whether its server gives statistics."""
+
+    def parse_of(path: Path) -> Parse:
+        refuse_pipe(path)
+        choices = (first_choice(line) for line in read_objects(path, lambda _: None))
+        return partial(_parse_trtllm, any(within(choice, "speculative_decoding") for choice in choices))
+
+    return read_responses(files, ongoing, parse_of)
+
+
+TRTLLM = Format(**described("trtllm"), read=_read_trtllm, sees=_sees_trtllm)

@@ -28,7 +28,7 @@ from .format import Format
 from .importing import ImportOptions, Ongoing
 from .metrics_pages import LLAMACPP_METRICS, SGLANG_METRICS, TRTLLM_METRICS, VLLM_METRICS
 from .reading import JSON_BEGINS, Fields, files_of, lines_of, opened, peek_objects, refuse_pipe, text_lines
-from .responses import VLLM_DETAILED, is_plain
+from .responses import VLLM_DETAILED, drafted_nothing
 from .server_logs import LLAMACPP_LOG, SGLANG_LOG, TRTLLM_ITERATIONS, VLLM_LOG
 from .steps import EAGLE_TIMED, FRONTIER, POSITIONS, SPEC_BENCH
 from .totals import ACCEPTANCE_BY_K, KeptTokens
@@ -317,10 +317,10 @@ def _telling(path: Path, formats: Sequence[Format]) -> Format | Fields:
             raise unreadable(path, error) from None
         return known
     first = next(found)
-    if not is_plain(first):
+    if not drafted_nothing(first):
         return first
     try:
-        return next((other for other in islice(found, _MOST_PLAIN) if not is_plain(other)), first)
+        return next((other for other in islice(found, _MOST_PLAIN) if not drafted_nothing(other)), first)
     except TraceFormatError:  # the reader raises it again, or skips it
         return first
 

@@ -33,11 +33,21 @@ from ..rounds.rounds import TREES, RoundsRequest
 from .format import Format, described
 from .importing import MOST_WINDOW, Ongoing
 from .reading import Fields, lines_of, placed_lines, read_objects
-from .totals import StatedLog, drafting_share, even_lengths, hazards_of_mean, hazards_of_rates, note_short_drafts
+from .totals import (
+    StatedLog,
+    check_depth,
+    drafting_share,
+    even_lengths,
+    hazards_of_mean,
+    hazards_of_rates,
+    note_short_drafts,
+)
 
 _NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _LONGEST = 10_000  # characters of a line; those of servers have some hundred
 _ANEW = "the server was restarted in between, or the pages are not in the order of time; import those of one run"
+
+_STARTED = "process_start_time_seconds"  # of Prometheus's client, with all that it counts
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -130,6 +140,7 @@ class Scrapes:
         that differ in the labels `summed` are added. Raises TraceFormatError for a counter that went down or vanished,
         or series that differ in another label.
         """
+        self._refuse_restart()
         series = list(dict.fromkeys(key for scrape in self._scrapes for key in scrape if key[0] == name))
         for key in series:
             if key not in self._last:
@@ -157,6 +168,13 @@ class Scrapes:
                 raise TraceFormatError(after.place, _series(created), rule, after.value)
         first = self._scrapes[0].get(key) if len(self._scrapes) > 1 else None
         return seen[-1].value - (0.0 if first is None else first.value)
+
+    def _refuse_restart(self) -> None:
+        first: dict[Key, Sample] = {}
+        for sample in (sample for scrape in self._scrapes for sample in scrape.values() if sample.name == _STARTED):
+            if sample.value != (before := first.setdefault(sample.key, sample)).value:
+                rule = f"must be the {before.value:.15g} of {before.place}: {_ANEW}"
+                raise TraceFormatError(sample.place, _series(sample.key), rule, sample.value)
 
     def _refuse_differing(self, series: list[Key], may_differ: set[str]) -> None:
         labels = [dict(key[1]) for key in series]
@@ -210,6 +228,7 @@ class Engine:
     verified: str = ""  # steps of the target that verified a draft
     length: str = ""  # gauge of tokens per step, the target's own included
     depth: str = ""  # gauge of the tokens on the deepest path of a draft, not of a whole tree
+    cap: str = ""  # gauge of the tokens that a step verifies where drafts are cut before, 0 where none is
     block: str = ""  # gauge of the tokens that a step verifies, of a chain, tree or block, the last one before it too
     aborted: str = ""  # requests that were broken off, where the label of `requests` does not say it
     requests: str = ""  # answers, and tokens of them and of their prompts
@@ -222,7 +241,7 @@ class Engine:
     def names(self) -> frozenset[str]:
         """All of them."""
         named = (self.drafts, self.drafted, self.accepted, self.accepted_by_place, self.drafted_by_place)
-        others = (self.verified, self.length, self.depth, self.block)
+        others = (self.verified, self.length, self.depth, self.cap, self.block)
         return frozenset({*named, *others, *self.of_requests} - {""})
 
     @property
@@ -278,6 +297,7 @@ SGLANG = Engine(
     verified="sglang:spec_verify_calls",
     length="sglang:spec_accept_length",
     depth="sglang:spec_num_steps",
+    cap="sglang:spec_cap_length",
     block="sglang:spec_num_draft_tokens",
     aborted="sglang:num_aborted_requests",
     requests="sglang:num_requests",
@@ -291,7 +311,7 @@ ENGINES = (VLLM, LLAMACPP, TRTLLM, SGLANG)
 
 def page_of(lines: Iterable[tuple[str, str]], engines: Sequence[Engine] = ENGINES) -> Page:
     """A page read by the names of some engines; raises TraceFormatError as `read_page`."""
-    names = frozenset().union(*(engine.names for engine in engines))
+    names = frozenset({_STARTED}).union(*(engine.names for engine in engines))
     return read_page(lines, names, [engine.near for engine in engines])
 
 
@@ -410,6 +430,11 @@ _UNANSWERED = (
 _ABORTED = "{:,} requests were aborted: those that had begun count as answers, with the tokens that they had"
 _GAUGE = "the mean is a gauge of {}, of the server's last interval only"
 _OTHER_DEPTH = "{} is {}, the window is {} as stated"
+_OF_ENDED = "of {:,.0f} accepted tokens, requests that had ended have {:,.0f}: positions are counted of these alone"
+_SHORT = (
+    "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one and keeps {:.2f} on average, where "
+    "those of the log kept {:.2f}"
+)
 _CUT_SHARE = 0.01  # of accepted tokens that positions may lack: servers count while pages are made
 
 
@@ -473,12 +498,13 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         requests, tokens, prompts = (round(count or 0.0) for count in counts)
         lengths = even_lengths(fields, requests, tokens, prompts) if requests and tokens else None
         near = sorted({name for page in pages for name in page.others})
-        rates = _rates(ongoing, fields, engine, found, near)
+        rates = _rates(ongoing, log, engine, found, near)
         if rates is not None:
             hazards = hazards_of_rates(fields, f"{engine.accepted_by_place}_total", rates)
             drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted, len(hazards))
             yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
             return
+        _check_gauges(fields, scrapes, engine)
         window, depth = ongoing.drafters.window_of(log.name, fields, found.depth), found.depth
         if depth not in (None, window):
             ongoing.findings.remark(_OTHER_DEPTH.format(engine.depth, depth, window))
@@ -503,26 +529,33 @@ def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], unanswere
         ongoing.findings.remark(_ABORTED.format(round(aborted)))
 
 
-def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str]) -> Floats | None:
+def _rates(ongoing: Ongoing, log: StatedLog, engine: Engine, found: Speculation, near: Sequence[str]) -> Floats | None:
     """`[W]` shares of drafts that kept each position; None of an engine whose pages have no positions."""
+    fields = log.fields
     kept, drafted = (found.by_place(name) for name in (engine.accepted_by_place, engine.drafted_by_place))
     if engine.drafted_by_place:
         if not drafted.any():
             return None
         # Drafts without a token at a position do not count there.
-        had, told = np.flatnonzero(drafted), found.total(engine.accepted)
-        if told is not None and abs(float(kept.sum()) - told) > _CUT_SHARE * told:
-            rule = f"must add up to the {told:g} of {engine.accepted}_total"
-            raise fields.error(f"{engine.accepted_by_place}_total", rule, float(kept.sum()))
-        padded = np.pad(kept, (0, max(len(drafted) - len(kept), 0)))
-        over = np.flatnonzero(padded > (1 + _CUT_SHARE) * np.pad(drafted, (0, len(padded) - len(drafted))))
+        told, places = found.total(engine.accepted), max(len(kept), len(drafted))
+        if told is not None and (of_ended := float(kept.sum())) < (1 - _CUT_SHARE) * told:
+            ongoing.findings.remark(_OF_ENDED.format(told, of_ended))  # the total counts each iteration
+        elif told is not None and of_ended > (1 + _CUT_SHARE) * told:
+            rule = f"must add up to at most the {told:g} of {engine.accepted}_total"
+            raise fields.error(f"{engine.accepted_by_place}_total", rule, of_ended)
+        kept, drafted = (np.pad(one, (0, places - len(one))) for one in (kept, drafted))
+        over = np.flatnonzero(kept > (1 + _CUT_SHARE) * drafted)
         if len(over):
             place = int(over[0])
-            most = drafted[place] if place < len(drafted) else 0
-            rule = f"must be at most the {most:g} drafted there"
-            raise fields.error(f"{engine.accepted_by_place}_total, position {place}", rule, float(padded[place]))
-        kept = padded[: had[-1] + 1]
-        return np.divide(kept, drafted[: had[-1] + 1], out=np.zeros(had[-1] + 1), where=drafted[: had[-1] + 1] > 0)
+            rule = f"must be at most the {drafted[place]:g} drafted there"
+            raise fields.error(f"{engine.accepted_by_place}_total, position {place}", rule, float(kept[place]))
+        depth = _depth_of_places(ongoing, log, kept, drafted)
+        kept, drafted = kept[:depth], drafted[:depth]
+        rates = np.divide(kept, drafted, out=np.zeros(depth), where=drafted > 0)
+        if (drafts := drafted[0]) and drafted.sum() < drafts * depth:
+            lengths = (drafted.sum() / drafts, depth, rates.sum(), kept.sum() / drafts)
+            ongoing.findings.remark(_SHORT.format(*lengths))
+        return rates
     if not engine.drafts:
         return None
     drafts, accepted = found.drafts or 0.0, found.accepted
@@ -539,8 +572,30 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
         raise fields.error(
             f"{engine.accepted}_total", f"must be at most the {told:g} of {engine.drafted}_total", accepted
         )
-    note_short_drafts(ongoing, drafted=told or 0.0, drafts=drafts, window=len(kept))
+    if told is not None:
+        note_short_drafts(ongoing, drafted=told, drafts=drafts, window=len(kept))
     return kept / drafts
+
+
+def _check_gauges(fields: Fields, scrapes: Scrapes, engine: Engine) -> None:
+    """Raise for gauges by which a mean is not that of one window."""
+    depths = sorted({depth for depth in scrapes.over_time(engine.depth) if depth})  # 0 before the first step
+    if len(depths) > 1:
+        rule = "must be the same in all pages and ranks: a mean over changing depths fits no window"
+        raise fields.error(engine.depth, rule, ", ".join(f"{depth:g}" for depth in depths))
+    if cap := max(scrapes.over_time(engine.cap), default=0.0):
+        rule = "must be 0: drafts were cut before they were checked, so that lengths tell no agreement"
+        raise fields.error(engine.cap, rule, cap)
+
+
+def _depth_of_places(ongoing: Ongoing, log: StatedLog, kept: Floats, drafted: Floats) -> int:
+    """Tokens on the deepest path of a draft: of a tree every node has a place, of which deep ones are never kept."""
+    places, deepest = (int(np.flatnonzero(one)[-1]) + 1 if one.any() else 0 for one in (drafted, kept))
+    check_depth(ongoing, log.name, log.fields, deepest=deepest, longest=places)
+    stated = ongoing.options.windows.get(log.name, places)
+    if stated < places:
+        ongoing.findings.remark(TREES.format(log.name))
+    return stated
 
 
 def _mean(

@@ -42,6 +42,7 @@ TOKEN_METHODS = frozenset({"sps"})  # a draft model that reads tokens only
 # Their steps begin with the token that the step before has sampled (for the first one the prefill); in the code of
 # Spec-Bench the others verify a draft in the forward that reads the prompt.
 PREFILLED_METHODS = frozenset({"hsd", "eagle3", "eagle2", "eagle", "medusa", "hydra", "rest", "samd"})
+TREE_METHODS = PREFILLED_METHODS | {"recycling"}  # in the code of Spec-Bench, and EAGLE's own
 UNCOUNTED = "answers end with a step of which the file counts only the token before it; the one it sampled is counted"
 _UNLIKE = "requests have answers whose length depends on the method"
 _OTHER_PROMPT = "requests have prompts whose length depends on the method; that of the first one counts"
@@ -426,10 +427,22 @@ _PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spe
 
 
 def metrics_of(found: Fields) -> Fields | None:
-    """The object that holds the steps or the histogram, in any of its places."""
+    """The object that holds the steps or the histogram, in any of its places; None of a server that never drafts."""
     places = [found, *(within(found, *path) for path in _PLACES)]
     places.append(within(first_choice(found), "speculative_decoding_stats"))
-    return next((place for place in places if place is not None and (ACCEPTED in place or HISTOGRAM in place)), None)
+    metrics = next((one for one in places if one is not None and (ACCEPTED in one or HISTOGRAM in one)), None)
+    return None if metrics is None or never_drafts(metrics) else metrics
+
+
+def never_drafts(metrics: Fields) -> bool:
+    """Whether metrics are of a server without speculation, which counts drafts of no token if it is asked to count."""
+    return metrics.values.get("num_spec_tokens") == 0 and lists_steps(metrics)
+
+
+def lists_steps(metrics: Fields) -> bool:
+    """Whether every step that drafted is listed, as where there was none: vLLM leaves out lists that are empty."""
+    counts = metrics.values.get(HISTOGRAM)
+    return ACCEPTED in metrics or (isinstance(counts, list) and not any(counts))
 
 
 def is_plain(found: Fields) -> bool:
@@ -438,9 +451,17 @@ def is_plain(found: Fields) -> bool:
         return False
     for *around, last in _PLACES:
         place = within(found, *around) if around else found
-        if place is not None and last in place.values and place.values[last] is None:
-            return True
+        if place is not None and last in place.values:
+            metrics = within(place, last)
+            if place.values[last] is None or (metrics is not None and never_drafts(metrics)):
+                return True
     return False
+
+
+def drafted_nothing(found: Fields) -> bool:
+    """Whether a response has no step that drafted, which does not tell whether others list theirs."""
+    metrics = metrics_of(found)
+    return is_plain(found) if metrics is None else ACCEPTED not in metrics and lists_steps(metrics)
 
 
 def check_steps(metrics: Fields, accepted: NDArray[np.int64], drafted: NDArray[np.int64]) -> None:
@@ -514,14 +535,14 @@ _ALONE = "steps drafted nothing and are not listed, in answers that list no step
 
 def _sees(found: Fields) -> bool:
     metrics = metrics_of(found)
-    return is_plain(found) if metrics is None else ACCEPTED in metrics
+    return is_plain(found) if metrics is None else lists_steps(metrics)
 
 
 def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     request_id, metrics = file.name_of(line), metrics_of(line)
     if metrics is None:
         return alone(line, request_id)
-    if ACCEPTED not in metrics:
+    if not lists_steps(metrics):
         rule = "must be there (`detailed`): a histogram does not say in which order steps came (take vllm-summary)"
         raise metrics.error(ACCEPTED, rule, "nothing")
     return request_of_steps(file, metrics, usage_of(line), request_id)
@@ -531,6 +552,8 @@ def request_of_steps(file: Responses, metrics: Fields, usage: Fields, request_id
     """The request of a response that lists its steps; None if its answer has no token."""
     if usage.known_count("completion_tokens", least=0) == 0:
         return None
+    if ACCEPTED not in metrics:
+        metrics = Fields(metrics.place, {**metrics.values, ACCEPTED: [], _DRAFTED: []}, metrics.prefix)
     name, after_first = file.drafter(), _tokens_after_first(usage, metrics)
     return RoundsRequest(
         request_id=request_id,

@@ -49,6 +49,7 @@ from .reading import Fields, check_agrees, half_of_last_digit, read_objects, tex
 from .responses import Responses, stem
 from .totals import (
     StatedLog,
+    check_depth,
     hazard_of_lengths,
     hazards_of_mean,
     hazards_of_rates,
@@ -64,6 +65,7 @@ _ALONE = "answers have no line of drafts among others that do: taken to be the t
 
 _PROMPT = re.compile(r"prompt eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
 _ANSWER = re.compile(r"(?<!prompt )eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
+_TIME = re.compile(r"\beval time *= *\S+ *ms */ *\S+ *tokens")
 _LLAMACPP_RATES = r"\((?P<rates>[0-9., a-z-]{0,20000})\)"
 _DRAFT = re.compile(
     r"draft acceptance(?: rate)? = *(?P<share>[0-9.a-z-]{1,20}) *"
@@ -201,6 +203,8 @@ class _Log:
             self._whose = (whose[1], whose[2])
         if times := _times(place, line):
             yield from self._timed(place, times)
+        elif _TIME.search(line):
+            raise TraceFormatError(place, "eval time", f"must be of the form {_EVAL_TIME}", line.strip()[-_SHOWN:])
         elif found := _DRAFT.search(line):
             told = self._drafted(place, line, twice=False)
             told.counts |= {"draft_n_accepted": int(found["accepted"]), "draft_n": int(found["drafted"])}
@@ -367,7 +371,11 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     lines: list[_SglangLine] = []
     batches = 0
     for number, text in text_lines(log.path):
-        settings |= dict(_SETTING.findall(text)) if "server_args" in text else {}
+        if "server_args" in text:
+            for setting, value in _SETTING.findall(text):
+                if value != "None" and settings.setdefault(setting, value) != value:
+                    rule = f"must be {settings[setting]}, as before: keep the lines of one server"
+                    raise TraceFormatError(f"{log.path}: line {number}", f"speculative_{setting}", rule, value)
         if _sees_sglang_line(text):
             batches += 1
             lines.extend(_sglang_line(f"{log.path}: line {number}", text, first=not lines))
@@ -507,6 +515,8 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         rule = "must tell of a draft in some iteration, with numRequestsWithDraftTokens"
         raise fields.error(_STATS, rule, "none: the server ran without speculation")
     longest, drafted = max(sums.lengths), sum(length * times for length, times in sums.lengths.items())
+    if sums.alone:
+        check_depth(ongoing, log.name, fields, deepest=max(+sums.kept, default=0), longest=longest)
     window = settled_window(ongoing, log.name, fields, None, longest)
     drafting = 1.0
     if sums.generating > sums.requests:
@@ -519,7 +529,7 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
 
 def _trtllm_hazards(fields: Fields, ongoing: Ongoing, sums: _Sums, window: int) -> tuple[float, ...]:
     """By position where each iteration is one draft, else one for all positions."""
-    if sums.alone and window == max(sums.lengths):
+    if sums.alone:
         ongoing.findings.forms.add("rates")
         return tuple(sums.kept[place] / max(sums.risked[place], 1) for place in range(1, window + 1))
     most = sums.requests * window

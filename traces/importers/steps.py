@@ -33,11 +33,20 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..meta import NAME_PATTERN
-from ..rounds.rounds import TARGET_ALONE, RoundsRequest
+from ..rounds.rounds import OF_TREES, TARGET_ALONE, RoundsRequest
 from .format import Format, described, having
 from .importing import DRAFTER, Ongoing, after_prefill, check_drafted, rounds_at, starts_of
 from .reading import Fields, first_object, read_objects
-from .responses import EMPTY, PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, check_names, merged, method_name
+from .responses import (
+    EMPTY,
+    PREFILLED_METHODS,
+    TOKEN_METHODS,
+    TREE_METHODS,
+    UNCOUNTED,
+    check_names,
+    merged,
+    method_name,
+)
 from .totals import Counted, draw_steps
 
 _sees_times = having("accept_length", "draft_length", "tree_time")
@@ -82,6 +91,7 @@ def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsReque
         asked = answers.pop(partner)
         method = method_name([asked[0].model_id], path)
         name = ongoing.drafters.name(method, path, partner, prefilled=True, settled=True)
+        ongoing.findings.remark(OF_TREES.format(name))
         told.append((name, path))
         parts += [_eagle_answer(ongoing, name, one, turn) for one, turn in zip(asked, turns, strict=True)]
     for path in answers:
@@ -277,7 +287,10 @@ def _name(path: Path, lines: list[tuple[Fields, list[_Turn]]], ongoing: Ongoing)
         return TARGET_ALONE
     method = method_name((line.text("model_id", default="") for line, _ in lines), path)
     by_start, prefilled = method not in TOKEN_METHODS, method in PREFILLED_METHODS
-    return ongoing.drafters.name(method, path, by_start=by_start, prefilled=prefilled)
+    name = ongoing.drafters.name(method, path, by_start=by_start, prefilled=prefilled)
+    if method in TREE_METHODS:
+        ongoing.findings.remark(OF_TREES.format(name))
+    return name
 
 
 def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, list[_Turn]]) -> list[RoundsRequest]:

@@ -294,6 +294,7 @@ _ROUNDED = 0.0006  # logs round rates to three decimals, so that equal ones may 
 _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted tokens have it: drawn as often"
 _BEYOND = "steps that drafted give {:,} tokens, the answers have {:,}: the server counted other requests, too"
 _BEYOND_SHARE = 0.01  # of tokens that counters may miss: they are read while the server counts
+_UNKEPT = "no step kept more than {} tokens, so that trees were drafted, or chains that none kept whole"
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a rejection may be an end"
 
 
@@ -405,6 +406,17 @@ def settled_window(
     if trees or beyond:
         ongoing.findings.remark(TREES.format(name))
     return window
+
+
+def check_depth(ongoing: Ongoing, name: str, fields: Fields, *, deepest: int, longest: int) -> None:
+    """Raise where a log that counts each node of a tree does not tell how deep drafts were, or a stated depth is wrong.
+
+    `deepest` is the most tokens that a step kept, `longest` the most that one drafted.
+    """
+    stated = ongoing.options.windows.get(name)
+    if not deepest <= (deepest if stated is None else stated) <= longest or (stated is None and deepest < longest):
+        rule = f"must be stated, `windows` {name}=K, in [{max(deepest, 1)}, {longest}]: {_UNKEPT.format(deepest)}"
+        raise fields.error("window", rule, stated or f"{longest} drafted tokens")
 
 
 def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window: int) -> None:

@@ -10,7 +10,7 @@ from ..shapes import DecoderShape, Named, named_shapes
 from ..shapes_given import asked_shapes
 from ..shifted import shifted_name, shifted_rounds
 from .check import RoundsSummary, summary_of
-from .rounds import LOSSY, TREES, TRUST, DrafterInfo, RoundsMeta, RoundsRequest
+from .rounds import LOSSY, OF_TREES, TREES, TRUST, DrafterInfo, RoundsMeta, RoundsRequest
 
 TIMED = "timed"  # the cost of recordings that hold seconds
 
@@ -50,7 +50,8 @@ class RoundsRecording:
             remarks=tuple(
                 note
                 for note in meta.notes
-                if note.startswith(LOSSY) or any(note == TREES.format(name) for name in meta.drafter_names)
+                if note.startswith(LOSSY)
+                or any(note in (TREES.format(name), OF_TREES.format(name)) for name in meta.drafter_names)
             ),
             trust=TRUST[meta.form],
             notes=meta.notes,

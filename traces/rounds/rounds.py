@@ -28,8 +28,12 @@ TRUST: dict[Form, str] = {
     "mean": "one mean known, all rounds drawn at one rate",
 }
 LOSSY = "lossy"  # begins a note on drafts that were not verified exactly
-# A note on a drafter.
+# Notes on a drafter, whose log says that it drafted trees, or whose method does in the code that writes such files.
 TREES = "{} drafted trees, whose deepest paths count as chains here: real chains keep less, so gains are too high"
+OF_TREES = (
+    "{} drafts trees in its own code: a round is the deepest path of one, of which a chain keeps less, and modelled "
+    "seconds leave out the rest of the tree"
+)
 LOOKUP = NgramInfo(name="ngram", max_match=3)  # the default, as in the shipped pool
 
 

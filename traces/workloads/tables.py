@@ -5,7 +5,8 @@ A caller's log is a table, or one JSON object a line, with rows in any order: en
     arrives_at=startTime,prompt=usage.prompt_tokens,output=usage.completion_tokens
 
 `arrives_at` is a calendar time, `arrives_s`, `arrives_ms`, `arrives_us` and `arrives_ns` are numbers; `id` and `tag`
-may be named as well. A key with points is that key, if the object has it; else each part is one of a nested object.
+may be named as well. A key with points is that key, if the object has it; else each part is one of a nested object,
+which may be a text that holds it, as the cell of a table.
 """
 
 import csv
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError, repeated
-from ...base.files import kind_of_json
+from ...base.files import MOST_BYTES, decode_json, kind_of_json
 from ..errors import TraceFormatError
 from ..importers.reading import lines_of, refuse_pipe
 from .arrival import (
@@ -32,11 +33,14 @@ from .arrival import (
     ps_of_moment,
     ps_of_seconds,
 )
-from .format import HOW_TO_NAME, NAME_RULE, Reading, Tally, WorkloadFormat, is_name, row_of, rows_of
+from .format import HOW_TO_NAME, NAME_RULE, Reading, Row, Tally, WorkloadFormat, is_name, row_of, rows_of
 
 _MOST_DIGITS, _MOST_LISTED = 10, 200
 # No log has times as late as this, the year 5138 of a clock from 1970: their unit is a smaller one.
 _LATEST_PS = 10**11 * PS_PER_S
+# 11 days to 58 after 1970: a thousand times as long it is 2001 to 2128.
+_EARLY_PS = range(10**6 * PS_PER_S, 5 * 10**6 * PS_PER_S)
+_LARGER_UNIT = "is the unit right? requests whose times are dates of this century in units of 1,000 {}"
 _DAY = "YYYY-MM-DD HH:MM:SS.fraction"
 
 
@@ -117,6 +121,8 @@ def _in_order(table: TableFormat, reading: Reading, rows: Iterator[_Parsed]) -> 
             raise reading.error(row.line, table.request_id, rule, row.name)
     if (same := len(kept) - len({row.ps for row in kept})) > 0:
         reading.tally.remarks["requests that arrive at once with the one before, by the log's times"] = same
+    if kept and table.times in _SMALL_UNITS and all(row.ps in _EARLY_PS for row in kept):
+        reading.tally.remarks[_LARGER_UNIT.format(table.times)] = len(kept)
     return iter(sorted(found, key=lambda row: row.ps))
 
 
@@ -153,7 +159,7 @@ def _parsed(table: TableFormat, reading: Reading, rows: Rows) -> Iterator[_Parse
 
 def _check_head(table: TableFormat, reading: Reading, line: int, head: list[str]) -> None:
     """Raise TraceFormatError for columns that are missing, unknown or repeated."""
-    for twice in repeated(head):
+    for twice in repeated([name for name in head if not (table.is_log and name in table.others)]):
         raise reading.error(line, "columns", "must be there once each", twice)
     for name in head:
         if name not in table.known:
@@ -169,6 +175,7 @@ def _mark_of(head: str) -> str:
 
 
 def _cells(lines: Iterable[str], mark: str) -> Iterator[list[str]]:
+    csv.field_size_limit(MOST_BYTES)  # of the process; the usual 131,072 characters are less than some prompts have
     return csv.reader(lines, strict=True, delimiter=mark, skipinitialspace=True)
 
 
@@ -180,10 +187,12 @@ def _rows(reading: Reading) -> Iterator[tuple[int, list[str]]]:
         nonlocal current
         for number, line in lines_of(reading.path):
             current = number
+            rule = "must be UTF-8"
+            if b"\0" in line:
+                raise reading.error(number, "row", f"{rule}, without bytes of 0 (is it UTF-16?)", "a byte of 0")
             try:
                 yield line.decode("utf-8")
             except UnicodeDecodeError as error:
-                rule = "must be UTF-8"
                 raise reading.error(number, "row", rule, f"byte 0x{line[error.start]:02x}") from None
 
     try:
@@ -272,6 +281,7 @@ _UNITS = {  # picoseconds and words
     "arrives_us": (10**6, "microseconds"),
     "arrives_ns": (10**3, "nanoseconds"),
 }
+_SMALL_UNITS = frozenset(words for ps, words in _UNITS.values() if ps < PS_PER_S)
 _TIMES = (_CALENDAR, *_UNITS)
 _NAMES = (*_TIMES, "prompt", "output", "id", "tag")
 
@@ -319,51 +329,70 @@ def log_of(path: Path, columns: str) -> tuple[WorkloadFormat, Mapping[str, Any]]
     table = named_columns(columns)
     begins = first_row(path)
     used = {name for name in table.known if name in begins.values}
-    if begins.is_json:
-        used |= {name.partition(".")[0] for name in table.known if name not in used}
-    left = [name for name in begins.values if name not in used]
-    table = replace(table, others=() if begins.is_json else tuple(left))
+    around = {name.partition(".")[0] for name in table.known if name not in used}
+    is_nested = begins.is_json or not around.isdisjoint(begins.values)
+    left = [name for name in begins.values if name not in {*used, *(around if is_nested else ())}]
+    table = replace(table, others=() if is_nested else tuple(left))
     told = ", ".join(filter(None, left))[:_MOST_LISTED]
     found = WorkloadFormat(
         name="columns",
         keys=table.needed,
         sees=lambda _: False,
-        read=partial(_read_objects if begins.is_json else read_table, table),
+        read=partial(_read_objects, table, begins) if is_nested else partial(read_table, table),
         notes=(f"columns: {columns}" + (f"; not used: {told}" if told else ""),),
         is_json=begins.is_json,
     )
     return found, begins.values if begins.is_json else {}
 
 
-def _read_objects(table: TableFormat, reading: Reading) -> Iterator[tuple[int, Arrival]]:
-    return read_table(table, reading, _picked(table, reading))
+def _read_objects(table: TableFormat, begins: "FirstRow", reading: Reading) -> Iterator[tuple[int, Arrival]]:
+    rows = rows_of(reading) if begins.is_json else _rows_as_objects(table, reading)
+    return read_table(table, reading, _picked(table, reading, begins, rows))
 
 
-def _picked(table: TableFormat, reading: Reading) -> Rows:
+def _rows_as_objects(table: TableFormat, reading: Reading) -> Iterator[Row]:
+    """The rows of a table, by their columns."""
+    rows = _rows(reading)
+    line, head = next(rows)
+    parts = {part for name in table.known for part in (name, name.partition(".")[0])}
+    for twice in repeated([name for name in head if name in parts]):
+        raise reading.error(line, "columns", "must be there once each", twice)
+    for line, cells in rows:
+        if len(cells) != len(head):
+            raise reading.error(line, "row", f"must have {len(head)} cells as the head has", len(cells))
+        yield Row(reading, line, dict(zip(head, cells, strict=True)))
+
+
+def _picked(table: TableFormat, reading: Reading, begins: "FirstRow", rows: Iterator[Row]) -> Rows:
     """The named values of each object, as a table has them; a key that no object has is refused."""
     missing = dict.fromkeys(table.known)
     yield 1, list(missing)
-    for row in rows_of(reading):
+    for row in rows:
         cells = []
         for name in table.known:
-            value = _value(row.values, name)
+            value = _value(row, row.values, name)
             if value is not None:
                 missing.pop(name, None)
             cells.append("" if value is None else _text(value))
         yield row.line, cells
     for name in missing:
         raise reading.error(
-            1, "columns", f"must be keys of an object ({', '.join(reading.first)[:_MOST_LISTED]})", name
+            1, "columns", f"must be keys of an object ({', '.join(begins.values)[:_MOST_LISTED]})", name
         )
 
 
-def _value(values: Mapping[str, Any], name: str) -> object:
-    """What is at a key, or at a key of a nested object; None if nothing is."""
+def _value(row: Row, values: Mapping[str, Any], name: str) -> object:
+    """What is at a key, or at a key of a nested object or of its text; None if nothing is."""
     if name in values:
         return values[name]
     key, _, rest = name.partition(".")
     inner = values.get(key)
-    return _value(inner, rest) if rest and isinstance(inner, dict) else None
+    if rest and isinstance(inner, str) and inner:
+        try:
+            inner = decode_json(inner.encode(), decimals=True, constants=True)
+        except ValueError as error:
+            raise row.error(key, f"must hold {rest} as JSON", str(error)) from None
+    return _value(row, inner, rest) if rest and isinstance(inner, dict) else None
 
 
 def _text(value: object) -> str:

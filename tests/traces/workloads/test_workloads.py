@@ -55,6 +55,12 @@ def bare(requests):
     return [one._replace(turns=None) for one in requests]
 
 
+def test_a_cell_may_be_longer_than_readers_of_tables_usually_take(tmp_path):
+    path = write(tmp_path, f't,p,o,prompt\n1,3,4,"{"x" * 150_000}"\n2,5,6,y\n')
+    workload = open_workload(path, columns="arrives_s=t,prompt=p,output=o")
+    assert [first.prompt_tokens for first in workload] == [3, 5]
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_a_workload_is_read_twice_zipped_and_written_and_nothing_is_changed_unless_asked_for(tmp_path, name):
     workload = open_workload(write(tmp_path, SOUND[name]))
