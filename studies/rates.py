@@ -16,7 +16,7 @@ from ..base.terminal import Progress, held_interrupts
 from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
-from ..reports.serving_tables import MeasuredRun, short_of
+from ..reports.serving_tables import MeasuredRun, short_of, unserved
 from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
@@ -81,7 +81,8 @@ class _Search:
                 break
         flats = [self.run(policy, seed, one.rate).flat for seed, one in found.items()]
         figures = {limit.name: fmean(flat[limit.figure] for flat in flats) for limit in self.limits}
-        return HighestRate(policy=policy.name, found=found, figures=figures)
+        rejected = fmean(flat["rejected"] for flat in flats)
+        return HighestRate(policy=policy.name, found=found, figures=figures, rejected=rejected)
 
     def _highest(self, policy: NamedPolicy, seed: int, rate: float, step: float) -> SeedRate:
         low = high = rate
@@ -257,6 +258,7 @@ def find_rates(
         crossings = tuple(search.crossings(bear, rates))
         highest = {(row.policy, *one) for row in rows for one in row.by_seed.items()}
         sustained = [run for key, run in search.made.items() if key in highest]
+        rejected = [said] if (said := unserved(sustained)) else []
     return HighestRates(
         limits=wanted,
         rows=tuple(sorted(rows, key=lambda row: row.rate.mean, reverse=True)),
@@ -265,7 +267,9 @@ def find_rates(
         crossings=crossings,
         asked=asked.rate,
         meta=meta_of(setting),
-        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(sustained), *without, *runs.left_out))),
+        remarks=tuple(
+            dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(sustained), *rejected, *without, *runs.left_out))
+        ),
     )
 
 
@@ -278,7 +282,10 @@ def rates_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limi
 
 
 def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[HighestRate], list[str]]:
-    """(the rates found, policies without one and why); raises the first reason if there is none at all."""
+    """(the rates found, policies left out and why); raises the first reason if there is none at all.
+
+    A policy is left out that has no rate, or rejects requests which others serve: its figures are of fewer requests.
+    """
     rows: list[HighestRate] = []
     reasons: list[NoRateError] = []
     for policy in policies:
@@ -290,7 +297,16 @@ def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[Highes
         search.runs.progress.advance()
     if not rows:
         raise reasons[0] if reasons else next(iter(search.runs.refused.values()))
-    return rows, [str(reason).removeprefix("`limits` ") for reason in reasons]
+    without = [str(reason).removeprefix("`limits` ") for reason in reasons]
+    if any(limit.figure == SHARE for limit in search.limits):  # a rejected request has missed its promise
+        return rows, without
+    fewest = min(row.rejected for row in rows)
+    without += [
+        f"{row.policy} is left out: it rejects {row.rejected:g} requests a run, others {fewest:g}"
+        for row in rows
+        if row.rejected > fewest
+    ]
+    return [row for row in rows if row.rejected == fewest], without
 
 
 def check_rates(setting: ServingSetting, asked: LoadOptions, limits: Sequence[Limit]) -> None:
