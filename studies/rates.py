@@ -16,14 +16,14 @@ from ..base.terminal import Progress, held_interrupts
 from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
-from ..reports.serving_tables import MeasuredRun, short_of, unserved
+from ..reports.serving_tables import MeasuredRun
 from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
 from .compare import MOST_CELLS
 from .load import LoadRuns, check_policies, meta_of, policies_asked
 from .options import FindRatesOptions, LoadOptions, checked, takes
-from .serving import ServingSetting, notes_on, serving_setting
+from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, PoliciesGiven
 
 PRECISION = 0.003
@@ -258,7 +258,6 @@ def find_rates(
         crossings = tuple(search.crossings(bear, rates))
         highest = {(row.policy, *one) for row in rows for one in row.by_seed.items()}
         sustained = [run for key, run in search.made.items() if key in highest]
-        rejected = [said] if (said := unserved(sustained)) else []
     return HighestRates(
         limits=wanted,
         rows=tuple(sorted(rows, key=lambda row: row.rate.mean, reverse=True)),
@@ -267,18 +266,18 @@ def find_rates(
         crossings=crossings,
         asked=asked.rate,
         meta=meta_of(setting),
-        remarks=tuple(
-            dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(sustained), *rejected, *without, *runs.left_out))
-        ),
+        remarks=tuple(dict.fromkeys((*runs.remarks(sustained), *without, *runs.left_out))),
     )
 
 
-def rates_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limit]) -> dict[int, float]:
-    """The highest rate of one policy by seed; raises NoRateError, and as `find_rates`."""
+def rate_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limit]) -> tuple[HighestRate, list[str]]:
+    """(the highest rate of one policy, remarks on its runs there); raises NoRateError, and as `find_rates`."""
     with held_interrupts() as interrupts, Progress("finding rates", 1, unit="policies") as progress:
         tables = setting.tables(setting.replay.seed)
         runs = LoadRuns(setting, tables, interrupts, progress)
-        return {seed: one.rate for seed, one in _Search(runs=runs, limits=limits).highest(policy).found.items()}
+        search = _Search(runs=runs, limits=limits)
+        found = search.highest(policy)
+        return found, runs.remarks([search.run(policy, *one) for one in found.by_seed.items()])
 
 
 def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[HighestRate], list[str]]:

@@ -33,7 +33,7 @@ from ..traces.recording import Recording, Request, by_session, by_tag
 from .compare import run_policies
 from .grids import inputs_of, texts_in
 from .options import TrialsOptions, TuneOptions, checked, takes
-from .setting import Scenarios, named_policies, open_recording, setting_of
+from .setting import Scenarios, Setting, named_policies, open_recording, setting_of
 
 TRAIL = "trail.parquet"
 JOURNAL = "optuna.journal"  # of the trials that Optuna chose
@@ -71,7 +71,7 @@ class TuningTrial:
 
 def _figures(policy: str, setting: str) -> dict[str, Any]:
     """Output tokens per second: of each tag, their mean and their least, all as means over seeds."""
-    first, _ = halves_of(setting)
+    (_, first), _ = halves_of(setting)
     runs = run_policies(first, named_policies([policy]), lossless=json.loads(setting)["lossless"])
     shares = runs.by_request[runs.asked[0]]
     rates = [one.rates() for one in shares]
@@ -80,14 +80,14 @@ def _figures(policy: str, setting: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def halves_of(setting: str) -> tuple[Scenarios, Scenarios]:
-    """The scenarios of the tuning half and of the other one, cached for the next trial."""
+def halves_of(setting: str) -> tuple[tuple[Setting, Scenarios], tuple[Setting, Scenarios]]:
+    """The setting and scenarios of the tuning half and of the other one, cached for the next trial."""
     said = json.loads(setting)
     recording, share, seed = said.pop("recording"), said.pop("split"), said.pop("split_seed")
     asked = TuneOptions(**said)
     both = split_recording(open_recording(recording), share, seed)
-    first, second = (setting_of(half, asked, batch=asked.batch).scenarios() for half in both)
-    return first, second
+    first, second = (setting_of(half, asked, batch=asked.batch) for half in both)
+    return (first, first.scenarios()), (second, second.scenarios())
 
 
 def sampled(recording: Recording, most: int, seed: int) -> Recording:
@@ -344,10 +344,11 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
     searched = best_of(ranges, trail, over, setting)
     best = searched["best"]
     halves = []
-    for name, scenarios in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
-        runs = run_policies(scenarios, named_policies([best]), lossless=json.loads(setting)["lossless"])
+    for name, (own, scenarios) in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
+        runs = run_policies(scenarios, named_policies([best]), lossless=own.lossless)
         # Figures are over these tags, whatever their frequency.
         resampled = Resampled(runs.by_request, sessions=runs.sessions, fixed_mix=True)
+        compared = runs.side_by_side({**own.meta(scenarios.first), "fixed_mix": True}, scenarios.first.cost)
         halves.append(
             TunedHalf(
                 name=name,
@@ -357,7 +358,7 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
                 speed_up=resampled.rate_of_tags(best, over, BASELINE) if BASELINE in runs.by_request else None,
             )
         )
-    return Tuned(**searched, over_tags=over, halves=(halves[1], halves[0]))
+    return Tuned(**searched, over_tags=over, halves=(halves[1], halves[0]), compared=compared)
 
 
 def rate_over_tags(runs: Sequence[RequestShares], over: OverTags) -> float:
