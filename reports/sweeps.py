@@ -4,6 +4,7 @@ A setting is a cell without its seed; its figures are means over seeds. A settin
 at least as good by every objective, and better by one (Pareto).
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,7 +26,9 @@ from .tables import Grid, Printed, table
 
 LEAST = "min:"  # before an objective of which less is better
 SEED, ERROR, NOTES = "seed", "error", "notes"
+UNSERVED = ("rejected", "unfinished")  # requests that are in no latency, shown where there are some
 MOST_SHOWN = 40  # rows of a front that are printed
+_NUMBERED = re.compile(r"\S*\d\S*")  # a word with a number: a figure, a chain with its windows
 MOST_DRAWN = 15  # settings in a figure of one objective
 
 
@@ -174,6 +177,7 @@ class BestSettings(Pictured):
     def tables(self) -> Sequence[Grid]:
         """A row for each."""
         figures = dict.fromkeys([aim.figure for aim in self.objectives] + [limit.figure for limit in self.limits])
+        figures |= dict.fromkeys(name for name in UNSERVED if any(one.mean(name) for one in self.found))
         rows, ends = [], set()
         for place, one in enumerate(self.found[:MOST_SHOWN]):
             named = [*self.by, *(name for name in self.varied if name not in self.by)]
@@ -190,7 +194,11 @@ class BestSettings(Pictured):
     def _notes(self) -> list[str]:
         """What readers of the figures that are shown must know of recordings and seconds."""
         texts = [str(one.seeds[0].get(NOTES) or "") for one in self.found[:MOST_SHOWN]]
-        return list(dict.fromkeys(note for text in texts for note in text.splitlines()))
+        notes = dict.fromkeys(note for text in texts for note in text.splitlines())
+        alike: dict[str, list[str]] = {}  # those that differ in a policy or a number stand once
+        for note in notes:
+            alike.setdefault(_NUMBERED.sub("", note), []).append(note)
+        return [first + (f"; {len(more)} more of this kind" if more else "") for first, *more in alike.values()]
 
     def lines(self) -> Sequence[str]:
         """A line if no setting is left."""
