@@ -44,7 +44,7 @@ REPLAYED = {"recordings": "recording", "costs": "cost", "devices": "devices"}
 SERVED = {"recordings": "recording", "workloads": "workload", "clusters": "cluster", "rates": "rate", "costs": "cost"}
 # Options that are an axis of their own, are of no use for one cell, or select what is printed.
 OWN = frozenset(
-    "cost devices seed seeds workload cluster rate rates log out by_tag regret".split()  # noqa: SIM905 - one line
+    "cost devices seed seeds workload cluster rate rates log out events by_tag regret why".split()  # noqa: SIM905 - one line
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, partial
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,7 +30,7 @@ from ..reports.sweeps import Tuned, TunedHalf
 from ..runs.cells import CellFound, CellStore, CellWork, key_of
 from ..runs.workers import kept_processes, play_cells
 from ..traces.recording import Recording, Request, by_session, by_tag
-from .compare import run_policies
+from .compare import check_devices, run_policies
 from .grids import inputs_of, texts_in
 from .options import TrialsOptions, TuneOptions, checked, takes
 from .setting import Scenarios, Setting, named_policies, open_recording, setting_of
@@ -38,6 +38,7 @@ from .setting import Scenarios, Setting, named_policies, open_recording, setting
 TRAIL = "trail.parquet"
 JOURNAL = "optuna.journal"  # of the trials that Optuna chose
 MOST_TRIALS = 100_000
+MOST_KINDS = 100  # policies, of each text that a range may stand for, that are asked whether members work ahead
 # Trials that Optuna chooses before it gets their results, for any number of processes: so the same ones are chosen on
 # every machine.
 AT_ONCE = 8
@@ -164,7 +165,10 @@ def tune(
     ranges, over = policy_ranges(policy), OverTags(asked.over_tags)
     spec = first_of(ranges, asked)
     setting = setting_text(asked, recording)
-    halves_of(setting)  # raises here, not trial by trial
+    (_, first), _ = halves_of(setting)  # raises here, not trial by trial
+    kinds = [one.choices or (written(one.first),) for one in ranges.ranges]
+    some = [ranges.at(values) for values in islice(product(*kinds), MOST_KINDS)]
+    check_devices(asked.devices, named_policies(some if asked.devices else [spec.label]), first.first.tables.pool)
     inputs = inputs_of_trials(spec, ranges, setting)
     trial = partial(TuningTrial, call="tune", setting=setting, inputs=inputs, figures=_figures)
     trail = search_trials(ranges, trial, folder=Path(out), figure=over, trials=asked.trials, jobs=jobs)

@@ -173,6 +173,7 @@ def test_a_cell_is_one_call_of_simulate(folder):
         ("batch = [1, 2]", "batch = [1, 'two']", "options.batch must be a valid integer, got 'two'"),
         ("batch = [1, 2]", "batch = [1, 1]", "options.batch must have one value at least, each once"),
         ("batch = [1, 2]", "models = ['a=b', 'c=d']", "a value of its own, several texts are a list in it, [[...]]"),
+        ("batch = [1, 2]", "why = true", "options.why is not a known option"),
         ("batch = [1, 2]", "seed = 3", "options.seed is not a known option; it is the key `seeds` of the grid"),
         ("'a100'", "'here'", "costs must name the profile"),
         ("draft:1..3", "draft:3..1", "policies must go up in the range of draft, got 3..1"),

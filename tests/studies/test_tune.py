@@ -166,6 +166,7 @@ def test_the_command_says_what_python_says(tmp_path):
         (["draft:1..999999/target"], "POLICY must have 100,000 values at most, got 999,999; --trials chooses some"),
         (["draft:2..4/target", "--split", "1"], "--split must be in (0, 1), got 1.0"),
         (["draft:2..4/target", "--over-tags", "best"], "'best' is not one of"),
+        (["draft:2..4/target", "--devices", "each"], "--devices is for policies that work ahead, such as pearl"),
         (["mid:2..4/target"], "no value can be played: policy 'mid:2/target'"),
     ],
 )
