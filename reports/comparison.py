@@ -396,6 +396,13 @@ def _what_if(meta: dict[str, Any]) -> str:
     return f"; WHAT IF: {changes}" if changes else ""
 
 
+def labels_of(meta: Mapping[str, Any]) -> list[str]:
+    """What of a comparison's title is not as any model ran, a line each: a made or imported recording, and what-ifs."""
+    kind = KINDS.get(meta["kind"])
+    found = [f"{kind} {meta['trace']}" if kind else "", _what_if(dict(meta)).removeprefix("; ")]
+    return [one for one in found if one]
+
+
 def shared_remarks(
     meta: dict[str, Any], comparisons: Iterable[SideBySide], *, intervals: bool = True, chance: str = ""
 ) -> list[str]:

@@ -36,9 +36,9 @@ def ranges_table(rows: Sequence[tuple[dict[str, str], SeedRow]], gains: Sequence
 def gain(row: SeedRow, alone: SeedRow) -> Interval | None:
     """Mean time in the system under the target alone over that under a policy, seed by seed, with its 95% interval.
 
-    The mean is of logarithms; None where either is unknown at a seed.
+    The mean is of logarithms; None where either is unknown at a seed, or they rejected different requests.
     """
-    if row.mean(IN_SYSTEM_S) is None or alone.mean(IN_SYSTEM_S) is None:
+    if row.mean(IN_SYSTEM_S) is None or alone.mean(IN_SYSTEM_S) is None or not row.serves_as(alone):
         return None
     both = paired(alone.by_seed(IN_SYSTEM_S), row.by_seed(IN_SYSTEM_S))
     if any(own <= 0 or other <= 0 for other, own in both):

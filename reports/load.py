@@ -60,6 +60,7 @@ class Best:
     tied: tuple[str, ...]
     same: tuple[str, ...] = ()  # those of them with the same figure at every seed
     by_cost: tuple[str, ...] = ()  # others that are better at an end of the cost's range
+    rejecting: tuple[str, ...] = ()  # others that reject requests which it serves: their times are of fewer requests
     aim: Aim = IN_SYSTEM  # the figure in which it is best
     seeds: int = 1  # number of seeds compared
     enough: int | None = None  # about how many seeds would separate one of `tied` from it
@@ -73,8 +74,14 @@ class Best:
 def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
     """The best of the policies that were run at a rate; None where a figure of one is unknown.
 
-    Where all met the same promises at every seed, the time in the system decides.
+    Where all met the same promises at every seed, the time in the system decides, among those that reject the fewest
+    requests: it does not count rejected ones.
     """
+    rejecting: tuple[str, ...] = ()
+    if aim is IN_SYSTEM:
+        fewest = min(rows, key=lambda row: row.mean("rejected") or 0.0)
+        rejecting = tuple(row.about.policy for row in rows if not row.serves_as(fewest))
+        rows = [row for row in rows if row.serves_as(fewest)]
     means = [row.mean(aim.figure) for row in rows]
     known = [mean for mean in means if mean is not None]
     if len(known) < len(rows):
@@ -96,6 +103,7 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
         tied=tuple(tied),
         same=tuple(policy for policy, differences in apart if not any(differences)),
         by_cost=tuple(policy for policy in better if policy not in tied),
+        rejecting=rejecting,
         seeds=max((len(differences) for _, differences in apart), default=1),
         enough=min((number for number in enough if number is not None), default=None),
     )
@@ -122,6 +130,7 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
     lines += _at_rates(
         (best.rate, f"{_list(best.same)} did exactly as well as {best.policy}" if best.same else "") for best in found
     )
+    lines += _at_rates((best.rate, _rejecting(best)) for best in found)
     for (policy, open_to, seeds), of_rates in groupby(found, key=lambda best: (best.policy, best.open_to, best.seeds)):
         if open_to:
             bests = list(of_rates)
@@ -138,6 +147,13 @@ def _open_by_cost(best: Best) -> str:
     return f"{_list(best.by_cost)} cannot be told apart from {best.policy} by this cost"
 
 
+def _rejecting(best: Best) -> str:
+    if not best.rejecting:
+        return ""
+    verb = "reject" if len(best.rejecting) > 1 else "rejects"
+    return f"{_list(best.rejecting)} {verb} requests that {best.policy} serves: their times are not compared"
+
+
 def _at_rates(said: Iterable[tuple[float | None, str]]) -> list[str]:
     """A line for neighbouring rates with the same text; "" is skipped."""
     found = [(text, [rate for rate, _ in same]) for text, same in groupby(said, key=lambda one: one[1])]
@@ -150,11 +166,11 @@ def not_told_apart(policies: Sequence[str], best: str, *, seeds: int, enough: in
     return told if enough is None else f"{told}; {enough_in_words(enough, 'seeds', len(policies))}"
 
 
+# Figures in which rejected requests count, too.
+OF_ALL = ("output_tokens_per_s", "goodput_per_s", "slo_share")
 # Figures in which others are compared with the best policy.
 COMPARED = (
-    "output_tokens_per_s",
-    "goodput_per_s",
-    "slo_share",
+    *OF_ALL,
     "in_system_s",
     *(f"{LATENCIES[name]}_{part}" for name in ("TTFT", "TPOT", "E2E") for part in PARTS),
 )
@@ -163,9 +179,11 @@ COMPARED = (
 def less(row: SeedRow, other: SeedRow) -> dict[str, Interval]:
     """By flat name the differences of two rows' figures at the same seeds; with one seed without width.
 
-    Both have the same requests. A figure that is unknown in either is left out.
+    Both have the same requests. A figure that is unknown in either is left out; so are times where they rejected
+    different ones.
     """
-    known = [name for name in COMPARED if row.mean(name) is not None and other.mean(name) is not None]
+    alike = COMPARED if row.serves_as(other) else OF_ALL
+    known = [name for name in alike if row.mean(name) is not None and other.mean(name) is not None]
     return {name: interval_or_point(_differences(row, other, name)) for name in known}
 
 
@@ -178,6 +196,7 @@ def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
             "policy": best.policy,
             "tied": list(best.tied),
             "tied_by_cost": list(best.by_cost),
+            "rejecting": list(best.rejecting),
             "seeds": best.seeds,
             "seeds_enough": best.enough,
         }

@@ -4,6 +4,7 @@ A row holds the runs of one setting at all its seeds: the mean of each figure an
 workload are here as well.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -15,7 +16,7 @@ from ..runs.serving import ServingAbout, ServingLog, ServingMeta
 from ..traces.workloads.arrival import AT_ONCE, PS_PER_S
 from ..traces.workloads.drawn_arrivals import CLOSED
 from ..traces.workloads.summary import WorkloadSummary
-from .intervals import Interval, mean_interval
+from .intervals import Interval, mean_interval, paired
 from .page import Pictured
 from .panels import AnyPanel, Section, by_category, ranking
 from .serving import Promises, ServingMetrics, metrics_of
@@ -82,6 +83,10 @@ class SeedRow:
     def by_seed(self, figure: str) -> dict[int, float]:
         """A figure of each run; all must have it."""
         return {run.meta.about.seed: run.flat[figure] for run in self.runs}
+
+    def serves_as(self, other: "SeedRow") -> bool:
+        """Whether both rejected as many requests at each seed; else their times are of different requests."""
+        return all(ours == theirs for ours, theirs in paired(self.by_seed("rejected"), other.by_seed("rejected")))
 
     def _values(self, figure: str) -> list[float] | None:
         values = [run.flat.get(figure) for run in self.runs]
@@ -496,6 +501,19 @@ DRAWN_LATENCIES = {"Time to first token": "ttft_s", "Time per output token": "tp
 DRAWN_PARTS = ("p50", "p90", "p99")
 
 
+def unserved(runs: Sequence[MeasuredRun]) -> str:
+    """How many requests of all runs were not served to their end, and why; "" where all were."""
+    metrics = [run.metrics for run in runs]
+    unfinished = sum(one.unfinished for one in metrics)
+    rejected = Counter[str]()
+    for one in metrics:
+        rejected.update(one.rejected_for)
+    parts = [f"{unfinished:,} unfinished"] if unfinished else []
+    parts += [f"{count:,} rejected ({reason})" for reason, count in rejected.items()]
+    requests = counted(sum(one.requests for one in metrics), "request")
+    return f"of {requests} {', '.join(parts)}: in no latency but ITL" if parts else ""
+
+
 STEADY = 5  # times the mean E2E latency that a run lasts at least, for its load to count as steady
 _CLOSES = {"concurrency", "active_sessions"}  # options that make any workload a closed loop
 
@@ -644,13 +662,8 @@ class ServingReport(Pictured):
             about = run.meta.about
             asked = [] if self._asked_alike else what_was_asked(about.setting, about.cluster)
             remarks += [f"{run.folder}: {note}" for note in (*asked, *own) if note not in common]
-            left_out = [
-                *([f"{metrics.unfinished:,} unfinished"] if metrics.unfinished else []),
-                *(f"{count:,} rejected ({reason})" for reason, count in metrics.rejected_for.items()),
-            ]
-            if left_out:
-                requests = counted(metrics.requests, "request")
-                remarks.append(f"{run.folder}: of {requests} {', '.join(left_out)}: in no latency but ITL")
+            if left_out := unserved([run]):
+                remarks.append(f"{run.folder}: {left_out}")
             moved = (metrics.transfers, metrics.host)
             remarks += [f"{run.folder}: {one.words}" for one in moved if one is not None]
             if run.meta.stopped:

@@ -4,6 +4,7 @@ A setting is a cell without its seed; its figures are means over seeds. A settin
 at least as good by every objective, and better by one (Pareto).
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -13,16 +14,21 @@ from typing import Any
 
 from ..base.errors import ArgumentError, counted, known_are
 from ..runs.cells import CellsPlayed
+from .comparison import comparison_title, shared_remarks
 from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired
 from .limits import TYPED, Limit, figure_named, limits_of
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .rates import three_digits, with_ends
+from .serving_tables import what_was_asked
+from .side_by_side import SideBySide
 from .tables import Grid, Printed, table
 
 LEAST = "min:"  # before an objective of which less is better
 SEED, ERROR, NOTES = "seed", "error", "notes"
+UNSERVED = ("rejected", "unfinished")  # requests that are in no latency, shown where there are some
 MOST_SHOWN = 40  # rows of a front that are printed
+_NUMBERED = re.compile(r"\S*\d\S*")  # a word with a number: a figure, a chain with its windows
 MOST_DRAWN = 15  # settings in a figure of one objective
 
 
@@ -171,6 +177,7 @@ class BestSettings(Pictured):
     def tables(self) -> Sequence[Grid]:
         """A row for each."""
         figures = dict.fromkeys([aim.figure for aim in self.objectives] + [limit.figure for limit in self.limits])
+        figures |= dict.fromkeys(name for name in UNSERVED if any(one.mean(name) for one in self.found))
         rows, ends = [], set()
         for place, one in enumerate(self.found[:MOST_SHOWN]):
             named = [*self.by, *(name for name in self.varied if name not in self.by)]
@@ -187,7 +194,11 @@ class BestSettings(Pictured):
     def _notes(self) -> list[str]:
         """What readers of the figures that are shown must know of recordings and seconds."""
         texts = [str(one.seeds[0].get(NOTES) or "") for one in self.found[:MOST_SHOWN]]
-        return list(dict.fromkeys(note for text in texts for note in text.splitlines()))
+        notes = dict.fromkeys(note for text in texts for note in text.splitlines())
+        alike: dict[str, list[str]] = {}  # those that differ in a policy or a number stand once
+        for note in notes:
+            alike.setdefault(_NUMBERED.sub("", note), []).append(note)
+        return [first + (f"; {len(more)} more of this kind" if more else "") for first, *more in alike.values()]
 
     def lines(self) -> Sequence[str]:
         """A line if no setting is left."""
@@ -361,7 +372,7 @@ class TuningResult(Pictured):
     def headline(self) -> str:
         """What was tuned, and on what."""
         share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
-        return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}, of {self.recording}"
+        return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}"
 
     def _searched(self, topic: str, figure: str) -> list[Section]:
         """Both halves, and the course of the search."""
@@ -377,6 +388,15 @@ class Tuned(TuningResult):
 
     over_tags: OverTags  # of tags, the maximised figure
     halves: tuple[TunedHalf, TunedHalf]  # of the requests that it was not tuned on, and of the others
+    compared: SideBySide  # with the target alone, on the requests that it was not tuned on
+
+    def headline(self) -> str:
+        """What was tuned, and what the figures that count are of."""
+        return f"{TuningResult.headline(self)}; {comparison_title(self.compared.meta, self.compared)}"
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What was replayed."""
+        return self.compared.meta
 
     @property
     def _over(self) -> str:
@@ -388,7 +408,11 @@ class Tuned(TuningResult):
 
     def tables(self) -> Sequence[Grid]:
         """A row for each half, the one that counts first."""
-        return [table(map(self._row, self.halves), title=self.headline())]
+        return [table(map(self._row, self.halves), title=self.headline(), remarks=self._remarks())]
+
+    def _remarks(self) -> list[str]:
+        sure = self.halves[0].intervals[self.best] is not None
+        return shared_remarks(self.compared.meta, [self.compared], intervals=sure)
 
     def lines(self) -> Sequence[str]:
         """The result, and failures."""
@@ -406,7 +430,8 @@ class Tuned(TuningResult):
         asked = {name: getattr(self, name) for name in ("ranges", "recording", "split", "split_seed", "trials")}
         found = {"best": self.best, "values": dict(self.values), "over_tags": str(self.over_tags)}
         own, tuned = (half.to_json(self.best) for half in self.halves)
-        return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned, "failed": list(self.failed)}
+        halves = {"not_tuned_on": own, "tuned_on": tuned, "failed": list(self.failed)}
+        return {**asked, **found, **halves, "meta": self.compared.meta, "remarks": self._remarks()}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each half."""
@@ -484,10 +509,20 @@ class TunedUnderLoad(TuningResult):
     halves: tuple[TunedUnderLoadHalf, TunedUnderLoadHalf]  # of requests that it was not tuned on, and of the others
     workload: str
     cluster: str
+    meta: Mapping[str, Any]  # as of `compare` under load
+    remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
 
     def headline(self) -> str:
         """What was tuned, on what."""
-        return f"{TuningResult.headline(self)}; workload {self.workload}; cluster {self.cluster}"
+        title = [
+            TuningResult.headline(self),
+            *(f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")),
+        ]
+        return "; ".join([*title, *what_was_asked(self.meta["setting"], self.meta["cluster"])])
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What was served."""
+        return self.meta
 
     def sections(self) -> Sequence[Section]:
         """Both halves, and the course of the search."""
@@ -496,7 +531,7 @@ class TunedUnderLoad(TuningResult):
     def tables(self) -> Sequence[Grid]:
         """A row for each half, the one that counts first."""
         several = max(len(half.tuned) for half in self.halves) > 1
-        remarks = ["in brackets: 95% interval over seeds"] if several else []
+        remarks = [*self.remarks, *(["in brackets: 95% interval over seeds"] if several else [])]
         return [table(map(self._row, self.halves), title=self.headline(), remarks=remarks)]
 
     def lines(self) -> Sequence[str]:
@@ -512,7 +547,8 @@ class TunedUnderLoad(TuningResult):
         asked = {name: getattr(self, name) for name in names} | {"values": dict(self.values)}
         own, tuned = (half.to_json() for half in self.halves)
         found = {"trials": self.trials, "failed": list(self.failed)}
-        return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned}
+        told = {"meta": self.meta, "remarks": list(self.remarks)}
+        return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned, **told}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each half."""

@@ -9,10 +9,10 @@ from math import log
 from typing import Any
 
 from .intervals import Interval, enough_values, geometric_interval, over_product, paired
-from .load import COMPARED, not_told_apart
+from .load import COMPARED, OF_ALL, not_told_apart
 from .rates import with_ends
 from .serving import Promises
-from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, styled, what_was_asked
+from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, styled, unserved, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
 
 TOGETHER, TERM = "all together", "over the product"
@@ -45,7 +45,10 @@ class WhatIf(Printed):
         return self.alone if self.together is None else (*self.alone, self.together)
 
     def ratio(self, changed: Changed, figure: str) -> Interval | None:
-        """A figure over that without changes, by its flat name; None where one is 0 or unknown."""
+        """A figure over that without changes, by its flat name.
+
+        None where one is 0 or unknown, and of times where other requests were rejected.
+        """
         found = self._ratios(changed, figure)
         return None if found is None else geometric_interval(found)
 
@@ -65,6 +68,8 @@ class WhatIf(Printed):
         """The ratios by seed; a single one, of a run that is not random, is used for every seed."""
         if not (changed.row.mean(figure) and self.base.mean(figure)):
             return None
+        if figure not in OF_ALL and not changed.row.serves_as(self.base):
+            return None
         pairs = paired(changed.row.by_seed(figure), self.base.by_seed(figure))
         known = all(ours > 0 and theirs > 0 for ours, theirs in pairs)
         return [ours / theirs for ours, theirs in pairs] if known else None
@@ -76,7 +81,7 @@ class WhatIf(Printed):
             *what_was_asked(self.meta["setting"], self.meta["cluster"]),
             *filter(None, [self.promised.in_words()]),
         ]
-        remarks = list(self.remarks)
+        remarks = [*self.remarks, *self._unserved()]
         if len(self.base.runs) > 1:
             remarks.append("±, and in brackets: 95% interval over seeds; at one seed all met the same requests")
         cells: list[dict[str, str]] = [{"change": "none"} | cells_of(self.base, self._shown(), "")]
@@ -89,6 +94,11 @@ class WhatIf(Printed):
             rows.append({"change": TERM} | {head: self._cell(self.term(name)) for head, name in self._figures()})
         ends = [len(self.alone) - 1] if self.together is not None else []
         return base, table(rows, title="times what it is without changes", lines=ends)
+
+    def _unserved(self) -> list[str]:
+        """Requests that are in no latency, a line for each run without some."""
+        found = [("without changes", self.base), *((one.name, one.row) for one in self.runs)]
+        return [f"{name}: {said}" for name, row in found if (said := unserved(row.runs))]
 
     def _shown(self) -> Shown:
         return {**SHOWN, **(PROMISED if self.promised.any else {})}
@@ -103,7 +113,10 @@ class WhatIf(Printed):
     def lines(self) -> Sequence[str]:
         """The mean time in the system, uncertain effects, and interactions of changes."""
         known = [(one, ratio) for one in self.runs if (ratio := self.ratio(one, LEADING)) is not None]
-        said = [f"mean time in the system: {', '.join(f'{one.name} {ratio.mean:.3f}x' for one, ratio in known)}"]
+        times = ", ".join(f"{one.name} {ratio.mean:.3f}x" for one, ratio in known)
+        said = [f"mean time in the system: {times}"] if known else []
+        others = ", ".join(one.name for one in self.runs if not one.row.serves_as(self.base))
+        said += [f"times cannot be compared where other requests are rejected: {others}"] if others else []
         open_to = [one for one, ratio in known if ratio.half_width and ratio.low <= 1 <= ratio.high]
         if open_to:
             logs = [[log(ratio) for ratio in self._ratios(one, LEADING) or ()] for one in open_to]
@@ -121,7 +134,7 @@ class WhatIf(Printed):
             "base": self.base.to_json(),
             "changes": [{"change": one.name, "ratio": self._json_of(one)} for one in self.runs],
             "conclusion": list(self.lines()),
-            "remarks": list(self.remarks),
+            "remarks": [*self.remarks, *self._unserved()],
         }
         terms = {name: self.term(name) for name in COMPARED}
         return {**found, "over_product": {name: one.to_json() for name, one in terms.items() if one is not None}}

@@ -343,6 +343,13 @@ def num_replayed(setting: Setting, policies: int) -> int:
     return policies * (1 + len(setting.priced().ends()))
 
 
+def check_devices(devices: str | Mapping[str, str] | None, policies: Sequence[NamedPolicy], pool: Pool) -> None:
+    """Raises ArgumentError for devices where no policy lets members run at the same time."""
+    if devices is not None and not any(may_work_ahead(policy.build(pool)) for policy in policies):
+        names = " nor ".join(policy.name for policy in policies)
+        raise ArgumentError(f"`devices` is for policies that work ahead, such as pearl, got {devices!r} for {names}")
+
+
 OUTER = (MappedBy.all, MappedBy.memory)
 
 
@@ -470,11 +477,7 @@ def compare(
     scenarios = setting.scenarios()
     pool = scenarios.first.tables.pool
     named = named_policies(scenarios.first.tables.default_policies if policies is None else policies)
-    if asked.devices is not None and not any(may_work_ahead(policy.build(pool)) for policy in named):
-        names = " nor ".join(policy.name for policy in named)
-        raise ArgumentError(
-            f"`devices` is for policies that work ahead, such as pearl, got {asked.devices!r} for {names}"
-        )
+    check_devices(asked.devices, named, pool)
     if asked.regret:
         named = with_oracles(named, pool)
     meta = setting.meta(scenarios.first)

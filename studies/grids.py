@@ -26,6 +26,8 @@ from ..base.files import DEFAULT_RECORDING, recording_path
 from ..base.toml import TomlFileError, checked_toml, read_toml
 from ..policies.by_name import PolicySpec
 from ..policies.ranges import policy_ranges
+from ..reports.comparison import labels_of
+from ..reports.serving_tables import short_of
 from ..reports.sweeps import NOTES
 from ..traces.folder import META
 from .options import ComparisonOptions, SimulateOptions, checked
@@ -42,7 +44,7 @@ REPLAYED = {"recordings": "recording", "costs": "cost", "devices": "devices"}
 SERVED = {"recordings": "recording", "workloads": "workload", "clusters": "cluster", "rates": "rate", "costs": "cost"}
 # Options that are an axis of their own, are of no use for one cell, or select what is printed.
 OWN = frozenset(
-    "cost devices seed seeds workload cluster rate rates log out by_tag regret".split()  # noqa: SIM905 - one line
+    "cost devices seed seeds workload cluster rate rates log out events by_tag regret why".split()  # noqa: SIM905 - one line
 )
 
 
@@ -143,22 +145,22 @@ class SweepCell:
         """The figures of the policy, flat, without its options; raises as the function does."""
         # Imported here: a third of the start-up time, not needed where all cells are played.
         from .compare import compare  # noqa: PLC0415
-        from .serving import notes_on, serving_setting, simulate  # noqa: PLC0415
+        from .serving import simulate  # noqa: PLC0415
         from .setting import kept_recording, kept_tables  # noqa: PLC0415
 
         given = dict(self.keywords)
         policy, named = given.pop("policy", None), given.pop("recording", None)
         if self.serves:
-            asked = checked(SimulateOptions, given)
-            notes = notes_on(serving_setting(kept_recording(named), asked.workload, asked.cluster, asked))
             served = simulate(given.pop("workload"), policy, kept_recording(named), **given)
             if served.interrupted:
                 raise KeyboardInterrupt
-            (row,) = served.to_dicts()
+            (row,), (own,) = served.to_dicts(), served.rows
+            notes = [*own.about.notes, *short_of(own.runs)]
         else:
             found = compare(kept_tables(named), [policy], seeds=1, **given)
             row = next(one for one in found.to_dicts() if one["policy"] == found.runs.rows[0].policy)
-            notes = [*kept_recording(named).about.remarks, *found.runs.meta["cost_notes"]]
+            meta = found.runs.meta
+            notes = [*labels_of(meta), *meta["remarks"], *meta["cost_notes"]]
         told = {
             "policy",
             "workload",

@@ -16,7 +16,7 @@ from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
 from ..policies.chain_text import BASELINE, chains_in
 from ..reports.intervals import ONE_SEED
 from ..reports.load import AtRate, LoadComparison
-from ..reports.serving_tables import MeasuredRun, SeedRow, short_of, workload_tables
+from ..reports.serving_tables import MeasuredRun, SeedRow, short_of, unserved, workload_tables
 from ..reports.tables import Grid, Printed, table
 from ..reports.waterfall import Why
 from ..reports.waterfall_under_load import SpentUnderLoad, StepS, waterfall_under_load
@@ -409,6 +409,11 @@ class LoadRuns:
         replay = self.setting.replay
         one_seed = [ONE_SEED.format(replay.seed)] if self.has_chance and replay.seeds == 1 else []
         return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept)), *one_seed]
+
+    def remarks(self, measured: Sequence[MeasuredRun]) -> list[str]:
+        """What readers of figures of `measured`, some of these runs, need to know, a line each."""
+        rejected = unserved(measured)
+        return [*notes_on(self.setting), *self.notes, *short_of(measured), *([rejected] if rejected else [])]
 
     def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
         """All policies at one rate after the other, until an interrupt."""

@@ -16,14 +16,14 @@ from ..base.terminal import Progress, held_interrupts
 from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
-from ..reports.serving_tables import MeasuredRun, short_of
+from ..reports.serving_tables import MeasuredRun
 from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
 from .compare import MOST_CELLS
 from .load import LoadRuns, check_policies, meta_of, policies_asked
 from .options import FindRatesOptions, LoadOptions, checked, takes
-from .serving import ServingSetting, notes_on, serving_setting
+from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, PoliciesGiven
 
 PRECISION = 0.003
@@ -81,7 +81,8 @@ class _Search:
                 break
         flats = [self.run(policy, seed, one.rate).flat for seed, one in found.items()]
         figures = {limit.name: fmean(flat[limit.figure] for flat in flats) for limit in self.limits}
-        return HighestRate(policy=policy.name, found=found, figures=figures)
+        rejected = fmean(flat["rejected"] for flat in flats)
+        return HighestRate(policy=policy.name, found=found, figures=figures, rejected=rejected)
 
     def _highest(self, policy: NamedPolicy, seed: int, rate: float, step: float) -> SeedRate:
         low = high = rate
@@ -265,20 +266,25 @@ def find_rates(
         crossings=crossings,
         asked=asked.rate,
         meta=meta_of(setting),
-        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(sustained), *without, *runs.left_out))),
+        remarks=tuple(dict.fromkeys((*runs.remarks(sustained), *without, *runs.left_out))),
     )
 
 
-def rates_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limit]) -> dict[int, float]:
-    """The highest rate of one policy by seed; raises NoRateError, and as `find_rates`."""
+def rate_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limit]) -> tuple[HighestRate, list[str]]:
+    """(the highest rate of one policy, remarks on its runs there); raises NoRateError, and as `find_rates`."""
     with held_interrupts() as interrupts, Progress("finding rates", 1, unit="policies") as progress:
         tables = setting.tables(setting.replay.seed)
         runs = LoadRuns(setting, tables, interrupts, progress)
-        return {seed: one.rate for seed, one in _Search(runs=runs, limits=limits).highest(policy).found.items()}
+        search = _Search(runs=runs, limits=limits)
+        found = search.highest(policy)
+        return found, runs.remarks([search.run(policy, *one) for one in found.by_seed.items()])
 
 
 def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[HighestRate], list[str]]:
-    """(the rates found, policies without one and why); raises the first reason if there is none at all."""
+    """(the rates found, policies left out and why); raises the first reason if there is none at all.
+
+    A policy is left out that has no rate, or rejects requests which others serve: its figures are of fewer requests.
+    """
     rows: list[HighestRate] = []
     reasons: list[NoRateError] = []
     for policy in policies:
@@ -290,7 +296,16 @@ def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[Highes
         search.runs.progress.advance()
     if not rows:
         raise reasons[0] if reasons else next(iter(search.runs.refused.values()))
-    return rows, [str(reason).removeprefix("`limits` ") for reason in reasons]
+    without = [str(reason).removeprefix("`limits` ") for reason in reasons]
+    if any(limit.figure == SHARE for limit in search.limits):  # a rejected request has missed its promise
+        return rows, without
+    fewest = min(row.rejected for row in rows)
+    without += [
+        f"{row.policy} is left out: it rejects {row.rejected:g} requests a run, others {fewest:g}"
+        for row in rows
+        if row.rejected > fewest
+    ]
+    return [row for row in rows if row.rejected == fewest], without
 
 
 def check_rates(setting: ServingSetting, asked: LoadOptions, limits: Sequence[Limit]) -> None:

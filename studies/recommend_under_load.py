@@ -31,7 +31,7 @@ from ..reports.recommendation_under_load import (
     missed,
     served_lines,
 )
-from ..reports.serving_tables import SeedRow
+from ..reports.serving_tables import SeedRow, short_of
 from ..reports.tables import Printed
 from ..sim.cost.base import CostRangeError
 from ..sim.cost.roofline import device_sheet
@@ -287,10 +287,11 @@ def _served(runs: LoadRuns, policies: Sequence[NamedPolicy], rate: float | None)
             lost[policy.name] = Standing.failed, str(error)
         except MemoryRuleError as error:
             lost[policy.name] = Standing.infeasible, str(error)
+    served = [run for row in rows.values() for run in row.runs]
     return _Served(
         rows=rows,
         lost=lost,
-        notes=[*notes_on(runs.setting), *(runs.notes if rows else ())],
+        notes=[*notes_on(runs.setting), *(runs.notes if rows else ()), *short_of(served)],
         is_one_draw=runs.has_chance and runs.setting.replay.seeds == 1,
     )
 

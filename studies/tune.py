@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, partial
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,14 +30,15 @@ from ..reports.sweeps import Tuned, TunedHalf
 from ..runs.cells import CellFound, CellStore, CellWork, key_of
 from ..runs.workers import kept_processes, play_cells
 from ..traces.recording import Recording, Request, by_session, by_tag
-from .compare import run_policies
+from .compare import check_devices, run_policies
 from .grids import inputs_of, texts_in
 from .options import TrialsOptions, TuneOptions, checked, takes
-from .setting import Scenarios, named_policies, open_recording, setting_of
+from .setting import Scenarios, Setting, named_policies, open_recording, setting_of
 
 TRAIL = "trail.parquet"
 JOURNAL = "optuna.journal"  # of the trials that Optuna chose
 MOST_TRIALS = 100_000
+MOST_KINDS = 100  # policies, of each text that a range may stand for, that are asked whether members work ahead
 # Trials that Optuna chooses before it gets their results, for any number of processes: so the same ones are chosen on
 # every machine.
 AT_ONCE = 8
@@ -71,7 +72,7 @@ class TuningTrial:
 
 def _figures(policy: str, setting: str) -> dict[str, Any]:
     """Output tokens per second: of each tag, their mean and their least, all as means over seeds."""
-    first, _ = halves_of(setting)
+    (_, first), _ = halves_of(setting)
     runs = run_policies(first, named_policies([policy]), lossless=json.loads(setting)["lossless"])
     shares = runs.by_request[runs.asked[0]]
     rates = [one.rates() for one in shares]
@@ -80,14 +81,14 @@ def _figures(policy: str, setting: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def halves_of(setting: str) -> tuple[Scenarios, Scenarios]:
-    """The scenarios of the tuning half and of the other one, cached for the next trial."""
+def halves_of(setting: str) -> tuple[tuple[Setting, Scenarios], tuple[Setting, Scenarios]]:
+    """The setting and scenarios of the tuning half and of the other one, cached for the next trial."""
     said = json.loads(setting)
     recording, share, seed = said.pop("recording"), said.pop("split"), said.pop("split_seed")
     asked = TuneOptions(**said)
     both = split_recording(open_recording(recording), share, seed)
-    first, second = (setting_of(half, asked, batch=asked.batch).scenarios() for half in both)
-    return first, second
+    first, second = (setting_of(half, asked, batch=asked.batch) for half in both)
+    return (first, first.scenarios()), (second, second.scenarios())
 
 
 def sampled(recording: Recording, most: int, seed: int) -> Recording:
@@ -164,7 +165,10 @@ def tune(
     ranges, over = policy_ranges(policy), OverTags(asked.over_tags)
     spec = first_of(ranges, asked)
     setting = setting_text(asked, recording)
-    halves_of(setting)  # raises here, not trial by trial
+    (_, first), _ = halves_of(setting)  # raises here, not trial by trial
+    kinds = [one.choices or (written(one.first),) for one in ranges.ranges]
+    some = [ranges.at(values) for values in islice(product(*kinds), MOST_KINDS)]
+    check_devices(asked.devices, named_policies(some if asked.devices else [spec.label]), first.first.tables.pool)
     inputs = inputs_of_trials(spec, ranges, setting)
     trial = partial(TuningTrial, call="tune", setting=setting, inputs=inputs, figures=_figures)
     trail = search_trials(ranges, trial, folder=Path(out), figure=over, trials=asked.trials, jobs=jobs)
@@ -344,10 +348,11 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
     searched = best_of(ranges, trail, over, setting)
     best = searched["best"]
     halves = []
-    for name, scenarios in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
-        runs = run_policies(scenarios, named_policies([best]), lossless=json.loads(setting)["lossless"])
+    for name, (own, scenarios) in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
+        runs = run_policies(scenarios, named_policies([best]), lossless=own.lossless)
         # Figures are over these tags, whatever their frequency.
         resampled = Resampled(runs.by_request, sessions=runs.sessions, fixed_mix=True)
+        compared = runs.side_by_side({**own.meta(scenarios.first), "fixed_mix": True}, scenarios.first.cost)
         halves.append(
             TunedHalf(
                 name=name,
@@ -357,7 +362,7 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
                 speed_up=resampled.rate_of_tags(best, over, BASELINE) if BASELINE in runs.by_request else None,
             )
         )
-    return Tuned(**searched, over_tags=over, halves=(halves[1], halves[0]))
+    return Tuned(**searched, over_tags=over, halves=(halves[1], halves[0]), compared=compared)
 
 
 def rate_over_tags(runs: Sequence[RequestShares], over: OverTags) -> float:

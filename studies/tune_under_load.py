@@ -5,6 +5,7 @@ from the other half. At one seed all trials have the same arrivals.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,9 +18,9 @@ from ..policies.ranges import policy_ranges
 from ..reports.limits import service_limits
 from ..reports.sweeps import HIGHEST, TunedUnderLoad, TunedUnderLoadHalf, mean_of
 from ..traces.recording import Recording
-from .load import LoadRuns, check_policies
+from .load import LoadRuns, check_policies, meta_of
 from .options import FindRatesOptions, TuneUnderLoadOptions, checked, shared, takes
-from .rates import NoRateError, check_rates, rates_of
+from .rates import NoRateError, check_rates, rate_of
 from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
 from .tune import (
@@ -41,11 +42,18 @@ def _figures(policy: str, setting: str) -> dict[str, Any]:
     """The figure to maximise of a policy that serves with the acceptance of the tuning half: by seed, and the mean."""
     question = question_of(setting)
     (named,) = named_policies([policy])
-    found = question.figures(named, question.settings[0])
+    found = question.figures(named, question.settings[0]).by_seed
     return {
         question.figure: mean_of(question.figure, found.values()),
         "seeds": {str(seed): value for seed, value in found.items()},
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figures:
+    by_seed: Mapping[int, float]  # the figure to maximise; a single one if nothing is random
+    rejected: float  # requests a run, mean over seeds
+    remarks: list[str]  # on these runs, a line each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +73,17 @@ class _Question:
             return f"arrivals/s at which {self.asked.limits} holds"
         return "goodput /s" + ("" if self.asked.rate is None else f" at {self.asked.rate:g} arrivals/s")
 
-    def figures(self, policy: NamedPolicy, setting: ServingSetting) -> dict[int, float]:
-        """The figure by seed; a single one if nothing is random."""
+    def figures(self, policy: NamedPolicy, setting: ServingSetting) -> _Figures:
+        """The figures of a policy."""
         if self.asked.limits is not None:
-            return rates_of(setting, policy, service_limits(self.asked.limits, argument="limits"))
+            rate, remarks = rate_of(setting, policy, service_limits(self.asked.limits, argument="limits"))
+            return _Figures(by_seed=rate.by_seed, rejected=rate.rejected, remarks=remarks)
         with held_interrupts() as interrupts, Progress("serving", 1, unit="policies") as progress:
             tables = setting.tables(setting.replay.seed)
             runs = LoadRuns(setting, tables, interrupts, progress)
-            return runs.row(policy, self.asked.rate).by_seed(GOODPUT)
+            row = runs.row(policy, self.asked.rate)
+            rejected = row.mean("rejected") or 0.0
+            return _Figures(by_seed=row.by_seed(GOODPUT), rejected=rejected, remarks=runs.remarks(row.runs))
 
 
 @lru_cache(maxsize=1)
@@ -136,16 +147,16 @@ def tune_under_load(
     trail = search_trials(ranges, trial, folder=Path(out), figure=figure, trials=asked.trials, jobs=jobs)
     write_trail(ranges, trail, Path(out) / TRAIL, lambda figures: {figure: figures.get(figure)})
     searched = best_of(ranges, trail, figure, setting)
+    reported, remarks = _half(question, searched["best"], "not tuned on", 1)
     return TunedUnderLoad(
         **searched,
         figure=figure,
         words=question.words,
-        halves=(
-            _half(question, searched["best"], "not tuned on", 1),
-            _half(question, searched["best"], "tuned on", 0),
-        ),
+        halves=(reported, _half(question, searched["best"], "tuned on", 0)[0]),
         workload=str(workload),
         cluster=str(cluster),
+        meta=meta_of(question.settings[1]),
+        remarks=tuple(dict.fromkeys(remarks)),
     )
 
 
@@ -157,18 +168,26 @@ def _check(asked: TuneUnderLoadOptions) -> None:
         raise ArgumentError(f"`rate` must be left out beside `limits`, which ask for one, got {asked.rate:g}")
 
 
-def _half(question: _Question, best: str, name: str, place: int) -> TunedUnderLoadHalf:
-    figures: dict[str, dict[int, float]] = {}
+def _half(question: _Question, best: str, name: str, place: int) -> tuple[TunedUnderLoadHalf, list[str]]:
+    """(a half, remarks on the runs of `best`)."""
+    figures: dict[str, _Figures] = {}
     for policy in named_policies([best, BASELINE]):
         try:
             figures[policy.name] = question.figures(policy, question.settings[place])
         except NoRateError:  # limits hold at no rate, or at every one: there is no ratio
             if policy.name == best:
                 raise
-    return TunedUnderLoadHalf(
+    own, alone = figures[best], figures.get(BASELINE)
+    remarks = own.remarks
+    asks_rate = question.asked.limits is not None and question.asked.slo is None  # with `slo`, rejections count
+    if alone is not None and asks_rate and own.rejected != alone.rejected:
+        told = f"{own.rejected:g} requests a run are rejected under {best}, {alone.rejected:g} under {BASELINE}"
+        alone, remarks = None, [*remarks, f"{told}: their rates are not compared"]
+    half = TunedUnderLoadHalf(
         name=name,
         requests=question.requests[place],
-        tuned=figures[best],
-        alone=figures.get(BASELINE),
+        tuned=own.by_seed,
+        alone=None if alone is None else alone.by_seed,
         figure=question.figure,
     )
+    return half, remarks

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError, known_are, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts
+from ..reports.serving_tables import short_of
 from ..reports.what_if import TOGETHER, Changed, WhatIf
 from ..sim.cost.roofline import SHEET, device_sheet
 from ..sim.serving.cluster import PlacedReplica
@@ -209,13 +210,19 @@ def what_if(
     changed_rows = [Changed(name=name, row=row) for name, row in zip(cases, rows, strict=True)]
     runs = made[0][0]
     setting = runs.setting
-    for others, _, _ in made[1:]:  # notes on the recording are for all runs together
+    notes = dict.fromkeys(notes_on(setting))
+    for name, (others, _, _) in zip(cases, made[1:], strict=True):  # notes on the recording are for all runs together
         runs.served += others.served
+        runs.has_chance |= others.has_chance
+        told = [note for note in notes_on(others.setting) if note not in notes]
+        notes |= dict.fromkeys(told, name)
+    said = [note if name is None else f"{name}: {note}" for note, name in notes.items()]
+    short = short_of(run for row in (first, *rows) for run in row.runs)
     return WhatIf(
         base=first,
         alone=tuple(changed_rows[: len(changes)]),
         together=changed_rows[-1] if len(cases) > len(changes) else None,
         promised=setting.promised,
         meta=meta_of(setting) | {"workload": first.about.workload, "policy": first.about.policy},
-        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes))),
+        remarks=tuple(dict.fromkeys((*said, *runs.notes, *short))),
     )

@@ -270,7 +270,7 @@ def test_millions_of_gaps_cost_what_their_runs_cost():
 def row(policy, *values, figure="in_system_s"):
     def run(seed, value):
         meta = SimpleNamespace(about=ServingAbout(policy=policy, workload="w", cluster="c", seed=seed))
-        return MeasuredRun(folder="", meta=meta, metrics=None, flat={figure: value})
+        return MeasuredRun(folder="", meta=meta, metrics=None, flat={figure: value, "rejected": 0})
 
     return SeedRow(runs=tuple(run(seed, value) for seed, value in enumerate(values)))
 

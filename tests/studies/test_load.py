@@ -220,3 +220,41 @@ def test_a_run_too_short_for_steady_load_is_named():
     assert remark in simulate(load, "plain", rate=500.0, **once).tables()[0].remarks
     closed = simulate("closed:concurrency=60,requests=60", "plain", **once)
     assert not any(told in one for one in closed.tables()[0].remarks)
+
+
+@pytest.fixture(scope="module")
+def too_long(tmp_path_factory):
+    """Every other request is longer than the draft's memory, not than the target's."""
+    folder = tmp_path_factory.mktemp("memory")
+    cluster, load = folder / "tight.toml", folder / "load.jsonl"
+    cluster.write_text('[[replicas]]\ndevice = "h100"\nmembers.draft = { kv_blocks = 40 }\n')
+    rows = [
+        {"arrives_s": turn / 50, "prompt_tokens": 900 if turn % 2 else 100, "output_tokens": 20} for turn in range(12)
+    ]
+    load.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"workload": load, "cluster": cluster, "seeds": 2, "models": LARGE["models"]}
+
+
+def test_who_rejects_requests_that_another_serves_is_not_best_by_the_times_of_the_rest(too_long):
+    found = compare_under_load(None, ["draft:2/target", "plain"], **too_long)
+    (at_rate,), (best,) = found.rates, found.best
+    drafting, alone = at_rate.rows
+    assert (drafting.mean("rejected"), alone.mean("rejected")) == (6, 0)
+    assert drafting.mean("in_system_s") < alone.mean("in_system_s")
+    assert (best.policy, best.rejecting) == ("plain", ("draft:2/target",))
+    assert at_rate.gain(drafting) is None
+    assert "draft:2/target rejects requests that plain serves: their times are not compared" in str(found)
+    less_best = found.to_json()["rows"][0]["less_best"]
+    assert "in_system_s" not in less_best
+    assert "output_tokens_per_s" in less_best
+    promised = compare_under_load(None, ["draft:2/target", "plain"], **too_long, slo={"e2e": 1e6})
+    assert promised.best[0].policy == "plain"  # a rejected request has missed its promise
+
+
+def test_who_rejects_requests_that_another_serves_has_no_highest_rate(too_long):
+    found = find_rates(None, ["draft:2/target", "plain"], **too_long, limits="p99_ttft < 0.05")
+    assert [row.policy for row in found.rows] == ["plain"]
+    assert "draft:2/target is left out: it rejects 6 requests a run, others 0" in found.remarks
+    alone = find_rates(None, ["draft:2/target"], **too_long, limits="p99_ttft < 0.05")
+    assert [row.policy for row in alone.rows] == ["draft:2/target"]
+    assert any("requests 12 rejected (longer than the 640 tokens" in remark for remark in alone.remarks)

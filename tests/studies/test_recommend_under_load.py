@@ -252,3 +252,8 @@ def test_k_by_running_requests_is_that_of_the_devices_of_a_cluster_file(recordin
     last = json.loads(out.read_text())["candidates"][-1]
     assert last["batch"] is not None
     assert compare_again(f"{out}#{last['number']}").equal
+
+
+def test_a_load_that_was_never_steady_is_named(recording, asked):
+    found = recommend_under_load(recording, **{**asked, "rate": 200.0, "most": 1, "seeds": 1})
+    assert sum("the load was never steady, and more requests would tell more" in one for one in found.remarks) == 1

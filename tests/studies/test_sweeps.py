@@ -173,6 +173,7 @@ def test_a_cell_is_one_call_of_simulate(folder):
         ("batch = [1, 2]", "batch = [1, 'two']", "options.batch must be a valid integer, got 'two'"),
         ("batch = [1, 2]", "batch = [1, 1]", "options.batch must have one value at least, each once"),
         ("batch = [1, 2]", "models = ['a=b', 'c=d']", "a value of its own, several texts are a list in it, [[...]]"),
+        ("batch = [1, 2]", "why = true", "options.why is not a known option"),
         ("batch = [1, 2]", "seed = 3", "options.seed is not a known option; it is the key `seeds` of the grid"),
         ("'a100'", "'here'", "costs must name the profile"),
         ("draft:1..3", "draft:3..1", "policies must go up in the range of draft, got 3..1"),
@@ -525,3 +526,46 @@ def test_recordings_and_results_pickle(folder):
     assert pickle.loads(pickle.dumps(found)).to_dicts() == found.to_dicts()
     run = simulate("poisson:requests=3,rate=4", "plain", "small.trace", cluster="h100", cost="cpu")
     assert pickle.loads(pickle.dumps(run)).to_dicts() == run.to_dicts()
+
+
+def test_the_best_say_what_their_recordings_and_loads_lack(folder):
+    (folder / "log.jsonl").write_text(
+        '{"id": "a", "prompt_tokens": 20, "drafters": {"eagle": [4, 3, 2, 1, 3, 2, 1]}}\n'
+    )
+    (folder / "line.json").write_text(
+        '{"eagle": {"intercept_s": 0.001, "per_new_token_s": 0, "per_kv_token_s": 0}, '
+        '"target": {"intercept_s": 0.02, "per_new_token_s": 0, "per_kv_token_s": 0}}'
+    )
+    assert paceline("trace", "import", "positions", "log.jsonl", "--window", "eagle=4", "--out", "log.trace").code == 0
+    (folder / "log.toml").write_text(
+        'policies = ["eagle:9/target"]\nrecordings = ["log.trace"]\ncosts = ["line.json"]\noptions.batch = 3\n'
+    )
+    assert paceline("sweep", "log.toml", "--out", "log", "--jobs", "1").code == 0
+    notes = best_cells("log", objective=["speed_up"]).to_json()["remarks"]
+    assert "IMPORTED trace log" in notes
+    assert "eagle drafted 4 tokens at most in the log, which says little of more: eagle:9/target" in notes
+    assert any("the recording has 1 request, so at most 1 run together" in note for note in notes)
+    (folder / "shift.toml").write_text(
+        'policies = ["draft:1..2/target"]\nrecordings = ["small.trace"]\noptions.shift_acceptance = { draft = 0.05 }\n'
+    )
+    assert paceline("sweep", "shift.toml", "--out", "shift", "--jobs", "1").code == 0
+    notes = best_cells("shift", objective=["speed_up"]).to_json()["remarks"]
+    assert {"SYNTHETIC trace small", "WHAT IF: acceptance of draft +0.05"} <= {*notes}
+
+
+def test_what_was_not_served_is_a_column_of_the_best(folder):
+    (folder / "tight.toml").write_text('[[replicas]]\ndevice = "h100"\nmembers.draft = { kv_blocks = 4 }\n')
+    rows = [f'{{"arrives_s": {at}, "prompt_tokens": {40 + 90 * at}, "output_tokens": 9}}\n' for at in range(2)]
+    (folder / "load.jsonl").write_text("".join(rows))
+    (folder / "served.toml").write_text(
+        'policies = ["draft:1..2/target", "plain"]\nworkloads = ["load.jsonl"]\nclusters = ["tight.toml"]\n'
+        'rates = [1, 9000]\nrecordings = ["small.trace"]\n'
+    )
+    assert paceline("sweep", "served.toml", "--out", "served", "--jobs", "1").code == 0
+    found = best_cells("served", objective=["min:mean_e2e"], by=["policy", "rate"])
+    (grid,) = found.tables()
+    assert [column.heading for column in grid.columns] == ["policy", "rate", "mean_e2e", "rejected"]
+    assert [row[-1] for row in grid.rows] == ["1", "1", "1", "1", "0", "0"]
+    steady = [remark for remark in grid.remarks if "the load was never steady" in remark]
+    assert [remark.split(" served ")[0] for remark in steady] == ["draft:1/target", "plain"]
+    assert steady[0].endswith("; 1 more of this kind")

@@ -166,6 +166,7 @@ def test_the_command_says_what_python_says(tmp_path):
         (["draft:1..999999/target"], "POLICY must have 100,000 values at most, got 999,999; --trials chooses some"),
         (["draft:2..4/target", "--split", "1"], "--split must be in (0, 1), got 1.0"),
         (["draft:2..4/target", "--over-tags", "best"], "'best' is not one of"),
+        (["draft:2..4/target", "--devices", "each"], "--devices is for policies that work ahead, such as pearl"),
         (["mid:2..4/target"], "no value can be played: policy 'mid:2/target'"),
     ],
 )
@@ -257,3 +258,14 @@ def test_a_recording_of_some_requests():
     for tags, says in ((["maths"], "did you mean math"), ([], "got none")):
         with pytest.raises(ArgumentError, match=says):
             recording.of_tags(*tags)
+
+
+def test_what_readers_need_to_know_is_said(folder, tmp_path):
+    asked = {"cost": "a100", "shift_acceptance": {"draft": 0.05}, "seeds": 2}
+    found = tune("draft:3..4/target", "known.trace", out=tmp_path, jobs=1, **asked)
+    assert "; SYNTHETIC trace synthetic (greedy), 20 requests, " in found.headline()
+    assert "; WHAT IF: acceptance of draft +0.05; cost a100, batch 1, seed 0" in found.headline()
+    shown = found.to_json()
+    assert any("published peaks of a100, on which no engine was measured" in one for one in shown["remarks"])
+    assert any(one.startswith("±: 95% interval over requests of the same mix of tags, and") for one in shown["remarks"])
+    assert shown["meta"]["what_if"]["acceptance"] == {"draft": 0.05}

@@ -74,3 +74,22 @@ def test_the_command_and_its_refusals():
     assert refused(*served, "--find-rate", "p99_e2e < 1e-9").startswith(
         "POLICY draft:1..2/target: no value can be played"
     )
+
+
+def test_what_readers_need_to_know_is_said():
+    asked = {"rate": 40.0, "slo": SLO, "scale": {"draft": 1.5}}
+    found = tune_under_load("draft:1|3/target", "pico", cost="cost.json", out="t", jobs=1, **LOAD, **asked)
+    assert "cost cost.json, draft x1.5" in found.headline()
+    assert any("the load was never steady" in remark for remark in found.to_json()["remarks"])
+    assert "the load was never steady" in str(found)
+
+
+def test_a_policy_that_rejects_requests_has_no_gain_in_rate():
+    Path("tight.toml").write_text('[[replicas]]\ndevice = "h100"\nmembers.draft = { kv_blocks = 40 }\n')
+    rows = [{"arrives_s": at / 4, "prompt_tokens": 900 if at % 2 else 100, "output_tokens": 9} for at in range(40)]
+    Path("load.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {"workload": "load.jsonl", "cluster": "tight.toml", "limits": "p99_ttft < 1", "seeds": 1}
+    found = tune_under_load("draft:1|2/target", "pico", cost="cost.json", out="t", jobs=1, **asked)
+    assert found.halves[0].gain is None
+    told = f"20 requests a run are rejected under {found.best}, 0 under plain: their rates are not compared"
+    assert told in found.remarks

@@ -122,3 +122,37 @@ def test_twice_the_rate_of_a_log_is_twice_that_of_its_own_times(tmp_path):
     assert twice.base.about == stated.base.about
     (one,), (other,) = twice.alone, stated.alone
     assert one.row == other.row != twice.base
+
+
+def test_a_change_that_rejects_requests_has_no_ratio_of_times(tmp_path):
+    load = tmp_path / "load.jsonl"
+    load.write_text(
+        "".join(
+            f'{{"arrives_s": {turn / 5}, "prompt_tokens": {60000 if turn % 2 else 200}, "output_tokens": 20}}\n'
+            for turn in range(6)
+        )
+    )
+    asked = {"cluster": "h100", "seeds": 1, "models": ["target=llama-3.1-8b", "draft=eagle3"]}
+    found = paceline.what_if(load, "plain", ["device=rtx4090", "policy=draft:1/target", "rate=2x"], **asked)
+    small, _drafting, faster, together = found.runs
+    assert (small.row.mean("rejected"), found.base.mean("rejected")) == (3, 0)
+    assert found.ratio(small, "in_system_s") is found.ratio(together, "ttft_s_p99") is None
+    assert found.ratio(small, "output_tokens_per_s") is not None
+    assert found.ratio(faster, "in_system_s").mean > 1
+    assert found.term("in_system_s") is None
+    printed = str(found)
+    assert "device=rtx4090: of 6 requests 3 rejected (longer than the" in printed
+    assert "device=rtx4090: published peaks of rtx4090, on which no engine was measured" in printed
+    assert found.lines()[0].startswith("mean time in the system: policy=draft:1/target ")
+    assert "times cannot be compared where other requests are rejected: device=rtx4090, all together" in found.lines()
+    assert any("one seed, 0: chance has a part" in remark for remark in found.remarks)  # in that of the draft alone
+    assert any("the load was never steady" in remark for remark in found.remarks)
+
+
+def test_requests_that_a_horizon_cuts_are_named():
+    found = paceline.what_if(LOAD, "plain", ["rate=2x"], **ASKED, horizon_s=0.3)
+    unfinished = sum(run.metrics.unfinished for run in found.alone[0].row.runs)
+    requests = sum(run.metrics.requests for run in found.alone[0].row.runs)
+    told = f"rate=2x: of {requests} requests {unfinished} unfinished: in no latency but ITL"
+    assert unfinished
+    assert told in found.to_json()["remarks"]
