@@ -7,13 +7,14 @@ Letters: a acceptance, n window.
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from operator import mul
 from types import FunctionType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, check_least, check_within
+from ..base.errors import ArgumentError, check_least, check_within, defined_at
 from ..decoding.legal_steps import Policy
 from ..decoding.seen import Observation
 from ..decoding.steps import Commit, Outcome, Overlap, Step, Verify
@@ -93,6 +94,15 @@ def about_of(policy: object) -> About | None:
         cls = policy if isinstance(policy, type) else type(policy)
         raise ArgumentError(f"about of policy {cls.__name__} must be an About, got {about!r}")
     return about
+
+
+def check_verbs(policy: object, name: str) -> None:
+    """Raise ArgumentError for a `decide` or `learn` that does nothing when it is called; `name` is the policy's."""
+    for verb in ("decide", "learn"):
+        method = getattr(type(policy), verb, None)
+        if any(kind(method) for kind in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)):
+            where = defined_at(type(policy))
+            raise ArgumentError(f"policy {name}: {verb} must be a plain function, without async or yield{where}")
 
 
 def may_work_ahead(policy: object) -> bool:

@@ -36,7 +36,7 @@ from ..decoding.session import Session
 from ..decoding.steps import Draft, PolicyError, Verify
 from ..decoding.trees import Branches, DraftTree, Growth
 from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
-from .about import about_of
+from .about import about_of, check_verbs
 
 _LOOKUP = LookupRule(max_match=3)
 VOCABULARY = 40
@@ -289,7 +289,9 @@ def check_policy(
         ValueError: an oracle; toy models have no future to show it.
     """
     pool = check_pool() if pool is None else pool
-    about = about_of(build(pool))
+    policy = build(pool)
+    check_verbs(policy, name)
+    about = about_of(policy)
     if about is not None and about.oracle:
         raise ValueError(f"policy {name} sees ahead, which only a recording allows; toy models cannot check it")
     steps = tokens = requests = 0

@@ -59,7 +59,7 @@ def refusal(trace, mine):
         ("raise RuntimeError('first\\nsecond')", None, "decide raised RuntimeError('first\\nsecond')"),
         ("return None", None, "got None, not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
         ("return Verify('huge')", "Verify(model='huge', rule=Exact())", "unknown model 'huge'; this pool has ngram,"),
-        ("return Verify(['mid'])", "Verify(model=['mid']", "unhashable"),
+        ("return Verify(['mid'])", "Verify(model=['mid']", "unknown model ['mid']; this pool has ngram,"),
         ("return Draft('draft', 3)", "Draft(model='draft', tokens=3, stop=None)", "no room to draft"),
         # Verifiers below the target in turn, and never the target: it stops when nothing is left to do.
         ("return Draft('draft', 1) if seen.room or not seen.waiting('mid') else Verify('mid')", "", "no room to draft"),
@@ -228,6 +228,20 @@ class Longwinded:
 )
 def test_a_policy_may_raise_and_be_anything(refusal, where, body, told):
     assert told in refusal(load=ODD, **{where: body})
+
+
+@pytest.mark.parametrize("kind", ["compare", "check", "run"])
+@pytest.mark.parametrize("verb", ["decide", "learn"])
+def test_a_method_that_does_nothing_when_it_is_called(mine, command, tmp_path, kind, verb):
+    """Of an async `learn`, or one with a yield, no line would run, and nothing would be said."""
+    mine()
+    for begin, word in (("async def", "pass"), ("def", "yield")):
+        with (tmp_path / "my_policy.py").open("a") as file:
+            file.write(f"\nclass Idle(Mine):\n    {begin} {verb}(self, seen): {word}\n")
+        for name in ("my_policy.py:Idle", "per-tag,default=my_policy.py:Idle"):
+            said = refused(*command(kind), name)
+            assert said.startswith("policy my_policy.py:Idle: ") or "'per-tag" in said
+            assert f"{verb} must be a plain function, without async or yield (my_policy.py:" in said
 
 
 @pytest.mark.parametrize("where", ["built", "decide", "learn"])
