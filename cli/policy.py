@@ -128,7 +128,7 @@ def check(
     """
     report = check_policy(PolicySpec.parse(policy).build, name=policy, pool=check_pool(), seed=seed)
     if json is not None:
-        fields = ("num_requests", "num_steps", "num_tokens", "lossless", "says_lossless", "contradicted")
+        fields = ("num_requests", "num_steps", "num_tokens", "lossless", "says_lossless", "contradicted", "repeats")
         write_json({"policy": policy, **{field: getattr(report, field) for field in fields}}, json)
     else:
         typer.echo(_told(policy, report))
@@ -142,6 +142,8 @@ def _told(policy: str, report: CheckReport) -> str:
         kind = "LOSSY by what it says of itself, though it committed what the target alone writes here"
     if report.contradicted:
         kind += ", though it says of itself that it is lossless"
+    if not report.repeats:
+        kind += "; NOT REPEATABLE: a second run took other steps (chance without a seed, a clock, state of the class)"
     return (
         f"{policy}: keeps the contract ({counted(report.num_requests, 'request')}, "
         f"{counted(report.num_steps, 'step')}, {counted(report.num_tokens, 'token')}); {kind}"

@@ -414,6 +414,46 @@ def test_what_the_check_refuses(mine):
     assert told.startswith(f"policy {MINE}, request r")
 
 
+@pytest.mark.parametrize(
+    ("says", "decide", "told"),
+    [
+        ("runs=frozenset({'target'})", "", "draft is not among the members that `About.runs` names: target"),
+        ("target_alone=True", "", "its `about` says target_alone, and this is no step of the target alone"),
+        ("by_pending=True", "width = 1 + len(seen.request_id) % 2", "says by_pending, and it took another step where"),
+        ("", "seen.load.num_running = 77", "decide changed seen.load, which belongs to all requests"),
+        ("", "seen.load.batch[0] += 1", "decide changed seen.load, which belongs to all requests"),
+    ],
+)
+def test_the_check_holds_a_policy_to_what_it_says_and_may_do(mine, tmp_path, says, decide, told):
+    """Where a world takes its word, another step gave other figures in silence."""
+    mine()
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write(f"\nclass Says(Mine):\n    about = About(lossless=True, {says})\n    def decide(self, seen):\n")
+        file.write(f"        width = 1\n        {decide}\n")
+        file.write("        return Draft('draft', width) if seen.room > 1 and not seen.num_pending else self.verify\n")
+    line = refused("policy", "check", "my_policy.py:Says")
+    assert line.startswith("policy my_policy.py:Says, request r")
+    assert told in line
+    assert line.endswith(" (decide: my_policy.py:19)")
+
+
+@pytest.mark.parametrize(
+    "chance", ["random.randint(1, 4)", "next(Mine.turns) % 4 + 1", "1 + time.perf_counter_ns() // 1000 % 4"]
+)
+def test_the_check_says_that_no_run_repeats(mine, chance):
+    """Else `compare` gives other figures at the same seed, and nothing says why."""
+    step = f"return Draft('draft', {chance}) if seen.room > 1 and not seen.num_pending else self.verify"
+    name = mine(decide=step, load="import itertools, random, time", built="pass\n    turns = itertools.count()")
+    told = done("policy", "check", name)
+    assert "; NOT REPEATABLE: a second run took other steps" in told
+    assert json.loads(done("policy", "check", name, "--json", "-"))["repeats"] is False
+    fine = mine(decide=step.replace(chance, "self.chance.randint(1, 4)"), load="import random", built=SEEDED)
+    assert "REPEAT" not in done("policy", "check", fine)
+
+
+SEEDED = "self.chance = random.Random(3)"
+
+
 def test_a_policy_that_cannot_be_used_is_listed_with_the_reason_and_refused_by_it(trace, tmp_path, monkeypatch):
     """Registered by a package, broken since."""
     info = tmp_path / "broken_package-1.dist-info"

@@ -105,7 +105,9 @@ def test_trees_beyond_the_record_are_an_error_and_never_guessed(recording, text,
 
 
 def test_trees_of_another_drafter_are_refused(recording):
-    with pytest.raises(PolicyError, match="holds no trees by mid; record with --trees mid:4x2x1, or let the policy name"):
+    with pytest.raises(
+        PolicyError, match="holds no trees by mid; record with --trees mid:4x2x1, or let the policy name"
+    ):
         replayed(recording, Trees("mid", "2"))
 
 
