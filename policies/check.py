@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from ..decoding.legal_steps import Policy, breach
+from ..decoding.legal_steps import DraftEnd, Policy, breach, ruling_of
 from ..decoding.loop import Loop
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Member, Pool
@@ -31,7 +31,7 @@ from ..decoding.results import (
     StepRecord,
     VerifyResults,
 )
-from ..decoding.rules import NO_SIGNAL, Facts, Ruling, Signal, ruling, token_factor
+from ..decoding.rules import NO_SIGNAL, Facts, Ruling, Signal
 from ..decoding.seen import Observation, ServerLoad, Start, prefill_before
 from ..decoding.session import Session
 from ..decoding.steps import Draft, PolicyError, Step, Verify
@@ -148,12 +148,11 @@ class ToyWorld:
             tokens = looked_up(context, step=step, room=session.room, rule=_LOOKUP)
             tokens = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
             return Drafted(tokens, [0] * len(tokens))
-        product, factor = 1.0, token_factor(step.stop)
+        ends = None if step.stop is None else DraftEnd(session, step)
         while len(context) < start + wanted:
             signal = self._signal(level, context)
-            product *= factor(signal, len(context) - start)
             context.append(self.next_token(level, context))
-            stopped = step.stop is not None and step.stop.holds(signal, product)
+            stopped = ends is not None and ends(signal)
             if context[-1] == EOS or stopped:
                 break
         return Drafted(context[start:], [0] * (len(context) - start))
@@ -201,7 +200,7 @@ class ToyWorld:
             judge = session.judges[first + index]
             # Synthetic probabilities; any token but the verifier's own has at most the largest one.
             target_prob = 0.9 if same else 0.9 * self._unit(context, 70 + level)
-            says = ruling(step.rule, Facts(same, 0.5, target_prob, 0.9, 1.0, tvd[-1], judge, 0.6, 0.2, 0.9))
+            says = ruling_of(session, step, Facts(same, 0.5, target_prob, 0.9, 1.0, tvd[-1], judge, 0.6, 0.2, 0.9))
             if says is Ruling.refuse:
                 break
             if says is Ruling.escalate:

@@ -270,11 +270,14 @@ RULE = "class Mad:\n    lossless = needs_target_prob = False\n    "
 def command(trace, tmp_path, pool_loaded_once):
     """A command line that ends in the option or argument for a policy."""
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "tag": "t", "prompt": "Q: one"}\n')
+    shapes = [part for name in ("draft", "mid", "target") for part in ("--models", f"{name}=llama-3.2-1b")]
+    served = ("--workload", "poisson:rate=20,requests=4", "--cluster", "h100", *shapes)
     few = ("--prompts", "prompts.jsonl", "--max-new-tokens", 4, "--policy")
     return {
         "compare": ("compare", "--trace", trace, "--policy"),
         "regret": ("compare", "--trace", trace, "--regret", "--policy"),
         "check": ("policy", "check"),
+        "simulate": ("simulate", "--trace", trace, *served, "--policy"),
         "run": ("run", *few),
         "agree": ("agree", *few),
     }.get
@@ -300,6 +303,33 @@ def test_a_step_or_a_rule_that_is_refused_is_told_by_where_it_was_decided_or_def
     said = refused(*command(kind), mine(load=f"{RULE}def accepts(self, facts): return facts.missing", decide=MAD))
     assert "AttributeError" in said
     assert said.endswith(" (my_policy.py:5)")
+
+
+STOP = "return Draft('draft', 2, Mad()) if seen.room > 1 and not seen.num_pending else self.verify"
+
+
+@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
+@pytest.mark.parametrize(
+    ("load", "decide", "told"),
+    [
+        (f"{RULE}def accepts(self, facts): raise SystemExit(0)", MAD, "its rule raised SystemExit(0) (my_policy.py:5)"),
+        (f"{RULE}def accepts(self, facts): pass", MAD, "accepts must return whether the token is accepted, got None"),
+        (f"{RULE}def holds(self, signal, product): 1 / 0", STOP, "its stop raised ZeroDivisionError("),
+        (f"{RULE}def holds(self, signal, product): pass", STOP, "holds must return whether the draft ends, got None"),
+        (
+            f"{RULE}def holds(self, signal, product): return False\n"
+            "    def factor(self, signal, index): return float('nan')",
+            STOP,
+            "factor must be a number, got nan",
+        ),
+    ],
+)
+def test_a_rule_or_a_stop_that_raises_or_says_nothing_names_request_and_step(mine, command, kind, load, decide, told):
+    """In every world; such a stop never ended a draft, and such a rule accepted nothing, in silence."""
+    said = refused(*command(kind), mine(load=load, decide=decide))
+    assert said.startswith(f"policy {MINE}, request ")
+    assert f", step {'Verify' if 'accepts' in load else 'Draft'}(" in said
+    assert told in said
 
 
 def test_the_deepest_line_of_the_users_own_file(mine, command, tmp_path, monkeypatch):
