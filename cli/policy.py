@@ -54,7 +54,8 @@ def show_policy(
         listed = [{"name": one.name, "type": _type_of(one), "default": _default_of(one)} for one in options]
         write_json({**row, "about": inspect.getdoc(cls) or "", "options": listed}, json)
         return
-    say(f"{name}: {_text_kind(row).replace(chr(10), ' ')}; {_paper(row) or 'no paper'}; needs {_needs(row)}")
+    needs = f"; needs {_needs(row)}" if _needs(row) else ""
+    say(f"{name}: {_text_kind(row).replace(chr(10), ' ')}; {_paper(row) or 'no paper'}{needs}")
     typer.echo(f"\n{inspect.getdoc(cls) or ''}\n")
     columns = tuple(Column(heading=heading, number=False) for heading in ("option", "type", "default"))
     cells = tuple((one.name, _type_of(one), _default_of(one) or "must be given") for one in options)

@@ -29,7 +29,7 @@ from ..base.by_name import (
 from ..base.errors import known_are, said
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from .about import check_verbs
+from .about import check_declared
 from .chain_text import PolicyClass
 from .fixed import Chain
 
@@ -196,7 +196,7 @@ class PolicySpec:
         for key, value in self.options.items():
             options[key] = self._build_part(key, value, pool) if isinstance(value, PolicySpec) else value
         policy = cast(Policy, POLICIES.made(self.label, self.policy_class, pool, options))
-        check_verbs(policy, self.label)
+        check_declared(policy, self.label)
         return policy
 
     def _build_part(self, key: str, part: "PolicySpec", pool: Pool) -> Policy:

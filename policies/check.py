@@ -37,7 +37,7 @@ from ..decoding.session import Session
 from ..decoding.steps import Draft, PolicyError, Step, Verify
 from ..decoding.trees import Branches, DraftTree, Growth
 from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
-from .about import about_of, check_runs, check_verbs, decides_by_pending, members_run_by, runs_target_alone
+from .about import about_of, check_declared, check_runs, decides_by_pending, members_run_by, runs_target_alone
 
 _LOOKUP = LookupRule(max_match=3)
 VOCABULARY = 40
@@ -334,7 +334,7 @@ def check_policy(
     """
     pool = check_pool() if pool is None else pool
     policy = build(pool)
-    check_verbs(policy, name)
+    check_declared(policy, name)
     about = about_of(policy)
     if about is not None and about.oracle:
         raise ValueError(f"policy {name} sees ahead, which only a recording allows; toy models cannot check it")

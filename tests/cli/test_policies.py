@@ -28,6 +28,10 @@ class Mine:
 """
 
 
+QUICK = ("compare", "regret", "check", "run")
+ALL = (*QUICK, pytest.param("agree", marks=pytest.mark.slow))
+
+
 @pytest.fixture
 def mine(tmp_path):
     """Writes the policy, with these lines in these places, and gives its name."""
@@ -80,6 +84,8 @@ def test_a_policy_that_breaks_the_contract(refusal, body, step, told):
     [
         (None, "no/such/folder.py:Mine", "no file no/such/folder.py"),
         ("import no_such_module\n", MINE, "raised ModuleNotFoundError: No module named 'no_such_module'"),
+        ("from .own import WINDOW\n", MINE, "(my_policy.py:1); a file imports its neighbours by their names, `from"),
+        (None, "no_such.module:Mine", "No module named 'no_such'; install it, or set PYTHONPATH to the folder that it"),
         ("raise BaseException('all')\n", MINE, "my_policy.py raised "),
         ("raise type('Own', (KeyboardInterrupt,), {})()\n", MINE, "my_policy.py raised "),
         (None, "json:Mine", "'Mine' is not a class with decide and learn"),
@@ -241,7 +247,39 @@ def test_a_method_that_does_nothing_when_it_is_called(mine, command, tmp_path, k
         for name in ("my_policy.py:Idle", "per-tag,default=my_policy.py:Idle"):
             said = refused(*command(kind), name)
             assert said.startswith("policy my_policy.py:Idle: ") or "'per-tag" in said
-            assert f"{verb} must be a plain function, without async or yield (my_policy.py:" in said
+            assert f"{verb} must be a plain method, without async or yield, got <bound method Idle." in said
+
+
+@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
+@pytest.mark.parametrize(
+    ("has", "told"),
+    [
+        ("decide = 5", "decide must be a plain method, without async or yield, got 5 (my_policy.py:17)"),
+        ("learn = property(lambda self: {}['x'])", "KeyError: 'x' (my_policy.py:19)"),
+        ("about = 'lossless'", "about of policy Odd must be an About, got 'lossless' (my_policy.py:17)"),
+        ("most_pending = 'many'", "most_pending must be a whole number, got 'many' (my_policy.py:17)"),
+        ("trees = ('4x2',)", "trees must be a tuple of DraftTree, got ('4x2',) (my_policy.py:17)"),
+        ("def __getattr__(self, name): return 5", "about of policy Odd must be an About, got 5 (my_policy.py:17)"),
+        ("def __getattr__(self, name): 1 / 0", "ZeroDivisionError: division by zero (my_policy.py:19)"),
+    ],
+)
+def test_what_a_policy_says_of_itself_is_read_when_it_is_built(mine, command, tmp_path, kind, has, told):
+    """Each world read another part of it, some in the middle of a run, and named no policy."""
+    mine()
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write(f"\nclass Odd(Mine):\n    kind = 'odd'\n    {has}\n")
+    said = refused(*command(kind), "my_policy.py:Odd")
+    assert said.endswith(told)
+    assert said.startswith(("policy my_policy.py:Odd: ", "about of policy Odd "))
+
+
+@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
+def test_what_a_policy_says_of_itself_may_depend_on_its_options(mine, command, tmp_path, kind):
+    """`run` looked at the class, where a property is no About."""
+    mine()
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write("\nclass Says(Mine):\n    about = property(lambda self: About(lossless=True))\n")
+    done(*command(kind), "my_policy.py:Says")
 
 
 @pytest.mark.parametrize("where", ["built", "decide", "learn"])
@@ -281,10 +319,6 @@ def command(trace, tmp_path, pool_loaded_once):
         "run": ("run", *few),
         "agree": ("agree", *few),
     }.get
-
-
-QUICK = ("compare", "regret", "check", "run")
-ALL = (*QUICK, pytest.param("agree", marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -329,6 +363,7 @@ def test_a_rule_or_a_stop_that_raises_or_says_nothing_names_request_and_step(min
     said = refused(*command(kind), mine(load=load, decide=decide))
     assert said.startswith(f"policy {MINE}, request ")
     assert f", step {'Verify' if 'accepts' in load else 'Draft'}(" in said
+    assert "Mad object>" in said  # without its address: two runs say the same
     assert told in said
 
 
@@ -435,6 +470,10 @@ def test_a_lossy_policy_is_no_error_unless_it_says_otherwise(tmp_path, mine, nam
     assert (ran.code, told in ran.out) == (code, True)
     again = paceline("policy", "check", name, "--json", "-")
     assert (again.code, json.loads(again.out)["lossless"]) == (code, name == "pyramid-sd")
+
+
+def test_a_policy_that_says_nothing_of_itself_is_shown(mine):
+    assert done("policy", "show", mine()).startswith(f"{MINE}: depends; no paper\n")
 
 
 def test_what_the_check_refuses(mine):
