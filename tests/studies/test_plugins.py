@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 from math import inf, nan
 from random import Random
 
+import numpy as np
 import paceline
 import pytest
 from paceline.base import by_name
@@ -236,6 +237,7 @@ def test_a_cost_that_breaks_the_contract_is_told(cost, told):
 
 def test_a_sound_cost_passes_and_one_outside_a_package_is_checked_before_it_is_used(tmp_path):
     paceline.check_cost(Flat)
+    paceline.check_cost(type("Numpys", (Flat,), {"seconds": np.float32(0.5)}))
     (tmp_path / "mine.py").write_text(
         "from paceline.sim.cost.base import CostModel\n\n\nclass Zero(CostModel):\n    name = 'zero'\n\n"
         "    def __init__(self, recording):\n        pass\n\n"
@@ -311,6 +313,17 @@ def test_the_lines_of_a_cost_are_those_of_its_forwards(tmp_path, line, told):
     with pytest.raises(ValueError, match=re.escape(told)) as raised:
         cost.context_line("target", **asked)
     assert str(raised.value).startswith(f"cost '{path}:Lined': context_line('target', num_rows=2, new_tokens=4, ")
+
+
+def test_an_async_method_is_refused_in_one_line(tmp_path):
+    """Python adds three lines of its own about what was never awaited."""
+    (tmp_path / "mine.py").write_text(LATE_COST.replace("def forward_s", "async def forward_s"))
+    called = f"{tmp_path / 'mine.py'}:Late"
+    asked = [sys.executable, "-m", "paceline", "compare", "--trace", "pico", "--policy", "plain", "--cost", called]
+    ran = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1
+    assert "must be seconds above 0, got <coroutine object Late.forward_s>" in ran.stderr
 
 
 LATE_COST = """
