@@ -173,7 +173,9 @@ class NamedKind(Generic[Named]):
                 spec.loader.exec_module(module)
         except BaseException as error:  # the user's file; whatever it raises is reported by name
             pass_interrupt(error)
-            raise ValueError(f"{path} raised {told(error)}") from error
+            relative = isinstance(error, ImportError) and "no known parent package" in str(error)
+            how = "; a file imports its neighbours by their names, `from helper import ...`" if relative else ""
+            raise ValueError(f"{path} raised {told(error)}{how}") from error
         return module
 
     def _in(self, module: ModuleType, attribute: str) -> Named:
@@ -232,7 +234,9 @@ def _import(module: str) -> ModuleType:
         return importlib.import_module(module)
     except BaseException as error:  # the user's module; whatever it raises is reported by name
         pass_interrupt(error)
-        raise ValueError(f"importing {module!r} raised {told(error)}") from error
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        how = "; install it, or set PYTHONPATH to the folder that it is in" if missing else ""
+        raise ValueError(f"importing {module!r} raised {told(error)}{how}") from error
 
 
 CLASS_OF_FILE = "file.py:Class or package.module:Class"

@@ -150,10 +150,13 @@ def pass_interrupt(error: BaseException) -> None:
         raise error
 
 
+ADDRESS = re.compile(" at 0x[0-9a-f]+(?=>)", re.IGNORECASE)  # of a thing that does not say how it is told
+
+
 def said(value: object, words: Callable[[object], str] = str) -> str:
-    """A value's text, cut to `LONGEST`; if it raises, words that say so."""
+    """A value's text, cut to `LONGEST`, without addresses, which differ by run; if it raises, words that say so."""
     try:
-        text = words(value)
+        text = ADDRESS.sub("", words(value))
     except BaseException as error:  # noqa: BLE001 - even printing may raise anything
         pass_interrupt(error)
         return f"a {type(value).__name__} that cannot be printed ({type(error).__name__})"

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from io import TextIOBase
@@ -38,6 +39,8 @@ def run_command(command: Callable[..., object]) -> int:
     PACELINE_TRACEBACK=1 shows the traceback.
     """
     came: list[int] = []
+    # An async method of a plug-in is refused in one line, as all that it may return.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     try:
         with one_interrupt(came), one_voice():
             result = command(standalone_mode=False)

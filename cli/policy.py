@@ -54,7 +54,8 @@ def show_policy(
         listed = [{"name": one.name, "type": _type_of(one), "default": _default_of(one)} for one in options]
         write_json({**row, "about": inspect.getdoc(cls) or "", "options": listed}, json)
         return
-    say(f"{name}: {_text_kind(row).replace(chr(10), ' ')}; {_paper(row) or 'no paper'}; needs {_needs(row)}")
+    needs = f"; needs {_needs(row)}" if _needs(row) else ""
+    say(f"{name}: {_text_kind(row).replace(chr(10), ' ')}; {_paper(row) or 'no paper'}{needs}")
     typer.echo(f"\n{inspect.getdoc(cls) or ''}\n")
     columns = tuple(Column(heading=heading, number=False) for heading in ("option", "type", "default"))
     cells = tuple((one.name, _type_of(one), _default_of(one) or "must be given") for one in options)
@@ -128,7 +129,7 @@ def check(
     """
     report = check_policy(PolicySpec.parse(policy).build, name=policy, pool=check_pool(), seed=seed)
     if json is not None:
-        fields = ("num_requests", "num_steps", "num_tokens", "lossless", "says_lossless", "contradicted")
+        fields = ("num_requests", "num_steps", "num_tokens", "lossless", "says_lossless", "contradicted", "repeats")
         write_json({"policy": policy, **{field: getattr(report, field) for field in fields}}, json)
     else:
         typer.echo(_told(policy, report))
@@ -142,6 +143,8 @@ def _told(policy: str, report: CheckReport) -> str:
         kind = "LOSSY by what it says of itself, though it committed what the target alone writes here"
     if report.contradicted:
         kind += ", though it says of itself that it is lossless"
+    if not report.repeats:
+        kind += "; NOT REPEATABLE: a second run took other steps (chance without a seed, a clock, state of the class)"
     return (
         f"{policy}: keeps the contract ({counted(report.num_requests, 'request')}, "
         f"{counted(report.num_steps, 'step')}, {counted(report.num_tokens, 'token')}); {kind}"

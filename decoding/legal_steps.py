@@ -9,7 +9,7 @@ from typing import Protocol
 from ..base.errors import at, decides_at, pass_interrupt, said
 from .overlap import spans_of
 from .pool import Pool
-from .rules import Exact
+from .rules import Exact, Facts, Ruling, Signal, ruling, token_factor
 from .seen import Observation
 from .session import READER, Session
 from .steps import Commit, Draft, Outcome, Overlap, PolicyError, Step, UnavailableStepError, UnknownHereError, Verify
@@ -135,6 +135,40 @@ def raised(name: str, request_id: str, step: Step | None, method: str, error: Ba
     """What a method of the policy raised, and where; Ctrl-C is raised on."""
     pass_interrupt(error)
     return PolicyError(name, request_id, step, f"{method} raised {said(error, repr)}{at(error)}")
+
+
+def ruling_of(session: Session, step: Verify, facts: Facts) -> Ruling:
+    """The verdict of the step's rule on one token, whose facts are scalars; raises PolicyError for what it raises."""
+    try:
+        return ruling(step.rule, facts)
+    except BaseException as error:  # foreign code, as the rest of a policy
+        raise raised(session.policy, session.request_id, step, "its rule", error) from error
+
+
+class DraftEnd:
+    """Whether a draft ends after a token by its stop rule, asked for one after the other. Mutated by every call."""
+
+    __slots__ = ("_factor", "_index", "_product", "_session", "_step")
+
+    def __init__(self, session: Session, step: Draft) -> None:
+        self._session, self._step = session, step
+        self._factor, self._index, self._product = token_factor(step.stop), 0, 1.0
+
+    def __call__(self, signal: Signal) -> bool:
+        """Whether it ends here; raises PolicyError for what the rule raises, a factor of NaN and None."""
+        assert self._step.stop is not None
+        try:
+            factor = self._factor(signal, self._index)
+            if factor != factor and signal.prob == signal.prob:
+                raise ValueError(f"factor must be a number, got {factor}")
+            self._product *= factor
+            self._index += 1
+            ends = self._step.stop.holds(signal, self._product)
+            if ends is None:
+                raise ValueError("holds must return whether the draft ends, got None")
+            return bool(ends)
+        except BaseException as error:  # foreign code
+            raise raised(self._session.policy, self._session.request_id, self._step, "its stop", error) from error
 
 
 def breach(policy: Policy, name: str, request_id: str, step: object, found: str | BaseException) -> PolicyError:

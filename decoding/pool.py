@@ -68,7 +68,7 @@ class Pool:
         """Level of a member, 0 (smallest) to `target_level`; raises ValueError for an unknown name."""
         try:
             return self._levels[name]
-        except KeyError:
+        except (KeyError, TypeError):  # a list cannot be looked up
             raise ValueError(f"unknown model {name!r}; this pool has {', '.join(self.names)}") from None
 
     def is_model_free(self, name: str) -> bool:

@@ -333,8 +333,11 @@ Rule = Exact | Ratio | Typical | Divergence | Fuzzy | Band | Vouched | Deferral 
 
 
 def ruling(rule: Rule, facts: Facts) -> Ruling:
-    """The verdict of `rule` on one token, whose facts are scalars."""
-    if rule.accepts(facts):
+    """The verdict of `rule` on one token, whose facts are scalars; raises ValueError where it returns nothing."""
+    accepted = rule.accepts(facts)
+    if accepted is None:
+        raise ValueError("accepts must return whether the token is accepted, got None")
+    if accepted:
         return Ruling.keep
     escalates = getattr(rule, "escalates", None)
     return Ruling.escalate if escalates is not None and escalates(facts) else Ruling.refuse

@@ -14,11 +14,14 @@ MODULES = {
     "Deferral": "..decoding.rules",
     "Divergence": "..decoding.rules",
     "Draft": "..decoding.steps",
+    "DraftTree": "..decoding.trees",
+    "DynamicTree": "..decoding.trees",
     "Ensemble": "..decoding.rules",
     "EntropyAbove": "..decoding.rules",
     "Equilibrium": "..decoding.rules",
     "Exact": "..decoding.rules",
     "Facts": "..decoding.rules",
+    "FixedTree": "..decoding.trees",
     "Fuzzy": "..decoding.rules",
     "GapBelow": "..decoding.rules",
     "Member": "..decoding.pool",
@@ -46,6 +49,7 @@ MODULES = {
     "Vouched": "..decoding.rules",
     "check_policy": ".check",
     "make_policy": ".by_name",
+    "tree_shape": "..decoding.trees",
 }
 
 __all__ = [*MODULES]

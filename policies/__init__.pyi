@@ -31,6 +31,10 @@ from ..decoding.steps import Overlap as Overlap
 from ..decoding.steps import PolicyError as PolicyError
 from ..decoding.steps import Step as Step
 from ..decoding.steps import Verify as Verify
+from ..decoding.trees import DraftTree as DraftTree
+from ..decoding.trees import DynamicTree as DynamicTree
+from ..decoding.trees import FixedTree as FixedTree
+from ..decoding.trees import tree_shape as tree_shape
 from .about import About as About
 from .about import Observable as Observable
 from .by_name import PolicySpec as PolicySpec

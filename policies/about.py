@@ -4,19 +4,21 @@ The closed forms take acceptance as independent and constant: a verifier accepts
 Letters: a acceptance, n window.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from operator import mul
 from types import FunctionType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, check_least, check_within
+from ..base.errors import ArgumentError, check_least, check_within, defined_at, pass_interrupt, said, told
 from ..decoding.legal_steps import Policy
 from ..decoding.seen import Observation
 from ..decoding.steps import Commit, Outcome, Overlap, Step, Verify
+from ..decoding.trees import DraftTree
 
 
 class Observable(StrEnum):
@@ -84,15 +86,66 @@ class About:
 
 
 def about_of(policy: object) -> About | None:
-    """The `about` of a policy, or of its class; None if it has none (yours need not).
+    """The `about` of a policy, or of its class; None if it has none (yours need not), or a class has a property.
 
     Raises ArgumentError for an `about` that is no `About`.
     """
     about = getattr(policy, "about", None)
+    if isinstance(policy, type) and hasattr(about, "__get__"):  # a property, which only an object has
+        return None
     if about is not None and not isinstance(about, About):
         cls = policy if isinstance(policy, type) else type(policy)
-        raise ArgumentError(f"about of policy {cls.__name__} must be an About, got {about!r}")
+        raise ArgumentError(
+            f"about of policy {cls.__name__} must be an About, got {said(about, repr)}{defined_at(cls)}"
+        )
     return about
+
+
+def _is_whole(value: object) -> bool:
+    return hasattr(value, "__index__")
+
+
+def _are_trees(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(one, DraftTree) for one in value)
+
+
+def _is_run(value: object) -> bool:
+    """Whether a call runs it; a call of an async function, or of one with a yield, only makes an object."""
+    return callable(value) and not (
+        iscoroutinefunction(value) or isgeneratorfunction(value) or isasyncgenfunction(value)
+    )
+
+
+# What worlds read of a policy beside its `about`: what it is if the policy has none, how a sound one is told, in words.
+_A_VERB = (None, _is_run, "a plain method, without async or yield")
+_READ: dict[str, tuple[object, Callable[[object], bool], str]] = {
+    "decide": _A_VERB,
+    "learn": _A_VERB,
+    "most_pending": (0, _is_whole, "a whole number"),
+    "most_off_trunk": (0, _is_whole, "a whole number"),
+    "trees": ((), _are_trees, "a tuple of DraftTree"),
+    "named_tags": (frozenset(), lambda value: isinstance(value, frozenset), "a frozenset"),
+}
+
+
+def check_declared(policy: object, name: str) -> None:
+    """Raise ArgumentError for what worlds read of a policy, called `name`, if it fails when read or is of another kind.
+
+    Checked when it is built, since each world reads another part, and some in the middle of a run.
+    """
+    try:
+        about_of(policy)
+        values = {key: getattr(policy, key, default) for key, (default, _, _) in _READ.items()}
+    except BaseException as error:
+        pass_interrupt(error)
+        raise ArgumentError(
+            f"policy {name}: {said(error) if isinstance(error, ArgumentError) else told(error)}"
+        ) from error
+    for key, value in values.items():
+        _, is_sound, rule = _READ[key]
+        if not is_sound(value):
+            got = f"{key} must be {rule}, got {said(value, repr)}"
+            raise ArgumentError(f"policy {name}: {got}{defined_at(type(policy))}")
 
 
 def may_work_ahead(policy: object) -> bool:

@@ -29,6 +29,7 @@ from ..base.by_name import (
 from ..base.errors import known_are, said
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
+from .about import check_declared
 from .chain_text import PolicyClass
 from .fixed import Chain
 
@@ -194,7 +195,9 @@ class PolicySpec:
         options: dict[str, PlainValue | Policy] = {}
         for key, value in self.options.items():
             options[key] = self._build_part(key, value, pool) if isinstance(value, PolicySpec) else value
-        return cast(Policy, POLICIES.made(self.label, self.policy_class, pool, options))
+        policy = cast(Policy, POLICIES.made(self.label, self.policy_class, pool, options))
+        check_declared(policy, self.label)
+        return policy
 
     def _build_part(self, key: str, part: "PolicySpec", pool: Pool) -> Policy:
         try:

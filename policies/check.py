@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import log
 from random import Random
+from typing import Any
 from zlib import crc32
 
-from ..decoding.legal_steps import Policy
+from ..decoding.legal_steps import DraftEnd, Policy, breach, ruling_of
 from ..decoding.loop import Loop
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Member, Pool
@@ -30,13 +31,13 @@ from ..decoding.results import (
     StepRecord,
     VerifyResults,
 )
-from ..decoding.rules import NO_SIGNAL, Facts, Ruling, Signal, ruling, token_factor
-from ..decoding.seen import Start, prefill_before
+from ..decoding.rules import NO_SIGNAL, Facts, Ruling, Signal
+from ..decoding.seen import Observation, ServerLoad, Start, prefill_before
 from ..decoding.session import Session
-from ..decoding.steps import Draft, PolicyError, Verify
+from ..decoding.steps import Draft, PolicyError, Step, Verify
 from ..decoding.trees import Branches, DraftTree, Growth
 from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
-from .about import about_of
+from .about import about_of, check_declared, check_runs, decides_by_pending, members_run_by, runs_target_alone
 
 _LOOKUP = LookupRule(max_match=3)
 VOCABULARY = 40
@@ -147,12 +148,11 @@ class ToyWorld:
             tokens = looked_up(context, step=step, room=session.room, rule=_LOOKUP)
             tokens = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
             return Drafted(tokens, [0] * len(tokens))
-        product, factor = 1.0, token_factor(step.stop)
+        ends = None if step.stop is None else DraftEnd(session, step)
         while len(context) < start + wanted:
             signal = self._signal(level, context)
-            product *= factor(signal, len(context) - start)
             context.append(self.next_token(level, context))
-            stopped = step.stop is not None and step.stop.holds(signal, product)
+            stopped = ends is not None and ends(signal)
             if context[-1] == EOS or stopped:
                 break
         return Drafted(context[start:], [0] * (len(context) - start))
@@ -200,7 +200,7 @@ class ToyWorld:
             judge = session.judges[first + index]
             # Synthetic probabilities; any token but the verifier's own has at most the largest one.
             target_prob = 0.9 if same else 0.9 * self._unit(context, 70 + level)
-            says = ruling(step.rule, Facts(same, 0.5, target_prob, 0.9, 1.0, tvd[-1], judge, 0.6, 0.2, 0.9))
+            says = ruling_of(session, step, Facts(same, 0.5, target_prob, 0.9, 1.0, tvd[-1], judge, 0.6, 0.2, 0.9))
             if says is Ruling.refuse:
                 break
             if says is Ruling.escalate:
@@ -234,6 +234,7 @@ class CheckReport:
     num_tokens: int  # tokens committed
     lossless: bool  # every request committed exactly what the target alone writes
     says_lossless: bool | None = None  # whether its `about` says that it always does; None without one
+    repeats: bool = True  # whether it took the same steps when all was run again
 
     @property
     def contradicted(self) -> bool:
@@ -241,11 +242,53 @@ class CheckReport:
         return bool(self.says_lossless) and not self.lossless
 
 
+class _CheckedLoop(Loop):
+    """Holds a policy to what its `about` promises of its steps, and to only reading the load."""
+
+    def __init__(self, *, policy: Policy, **others: Any) -> None:  # noqa: ANN401 - as `Loop` takes them
+        super().__init__(policy=policy, **others)
+        self._runs = members_run_by(policy)
+        self._alone, self._by_pending = runs_target_alone(policy), decides_by_pending(policy)
+        self._fixed: dict[tuple[object, ...], Step] = {}
+
+    def _ask(self, session: Session) -> tuple[Step, int]:
+        before = self._figures()
+        step, level = super()._ask(session)
+        if self._figures() != before:
+            rule = "decide changed seen.load, which belongs to all requests"
+            raise breach(self._policy, self._name, session.request_id, step, rule)
+        return step, level
+
+    def check(self, session: Session, step: Step) -> int:
+        """As the loop's own; also raises PolicyError for a step that the policy's `about` rules out."""
+        level = super().check(session, step)
+        try:
+            check_runs(self._runs, step)
+            if self._alone and (session.tokens or not isinstance(step, Verify)):
+                raise ValueError("its `about` says target_alone, and this is no step of the target alone")
+            if self._by_pending and self._fixed.setdefault(_pending_of(session), step) != step:
+                raise ValueError("its `about` says by_pending, and it took another step where the same was pending")
+        except ValueError as error:
+            raise breach(self._policy, self._name, session.request_id, step, error) from error
+        return level
+
+    def _figures(self) -> list[object]:
+        figures = [getattr(self.load, name) for name in ServerLoad.__slots__]
+        return [list(figure) if isinstance(figure, list) else figure for figure in figures]
+
+
+def _pending_of(session: Session) -> tuple[object, ...]:
+    """What a policy with `About.by_pending` may go by."""
+    seen = Observation(session, ServerLoad(0), lambda _session, _index: NO_SIGNAL)
+    waiting = (seen.waiting(name) for name in session.pool.names if not session.pool.is_model_free(name))
+    return seen.num_pending, seen.has_room, seen.found_nothing, *waiting
+
+
 class _Count:
-    """A ledger that only counts, and stops a policy that never ends."""
+    """A ledger that keeps the steps, and stops a policy that never ends."""
 
     def __init__(self, name: str, most: int) -> None:
-        self.steps = 0
+        self.steps: list[StepRecord] = []
         self._name = name
         self._most = most
 
@@ -253,9 +296,10 @@ class _Count:
         """Not counted."""
 
     def note_step(self, record: StepRecord) -> None:
-        """Count a step of the policy; raise if there are too many."""
-        self.steps += not record.prefill
-        if self.steps > self._most:
+        """Keep a step of the policy; raise if there are too many."""
+        if not record.prefill:
+            self.steps.append(record)
+        if len(self.steps) > self._most:
             raise PolicyError(self._name, record.request_id, None, f"more than {self._most} steps and still not done")
 
     def note_failed(self, *_: object) -> None:
@@ -285,23 +329,28 @@ def check_policy(
         seed: of the requests and the toy models.
 
     Raises:
-        PolicyError: an illegal step, an exception, or no progress.
+        PolicyError: an illegal step, one that its `about` rules out, an exception, no progress, or a changed load.
         ValueError: an oracle; toy models have no future to show it.
     """
     pool = check_pool() if pool is None else pool
-    about = about_of(build(pool))
+    policy = build(pool)
+    check_declared(policy, name)
+    about = about_of(policy)
     if about is not None and about.oracle:
         raise ValueError(f"policy {name} sees ahead, which only a recording allows; toy models cannot check it")
     steps = tokens = requests = 0
-    lossless = True
+    lossless = repeats = True
     for (batch, ends), start in product(((1, 0.0), (1, 0.1), (4, 0.02), (16, 0.3)), (Start.prefill, Start.draft)):
         world = ToyWorld(pool, seed=seed, ends=ends)
-        sessions = _sessions(pool, Random(seed + batch), start, count=16)
-        budget = sum(session.budget for session in sessions)
-        ledger = _Count(name, most=STEPS_PER_TOKEN * budget)
-        loop = Loop(pool=pool, policy=build(pool), name=name, world=world, ledger=ledger)
-        _drive(loop, world, sessions, batch)
-        steps += ledger.steps
+        taken: list[list[StepRecord]] = []
+        for _ in range(2):
+            sessions = _sessions(pool, Random(seed + batch), start, count=16)
+            ledger = _Count(name, most=STEPS_PER_TOKEN * sum(session.budget for session in sessions))
+            loop = _CheckedLoop(pool=pool, policy=build(pool), name=name, world=world, ledger=ledger)
+            _drive(loop, world, sessions, batch)
+            taken.append(ledger.steps)
+        repeats &= taken[0] == taken[1]
+        steps += len(ledger.steps)
         requests += len(sessions)
         for session in sessions:
             tokens += len(session.emitted)
@@ -312,6 +361,7 @@ def check_policy(
         num_tokens=tokens,
         lossless=lossless,
         says_lossless=None if about is None else about.lossless,
+        repeats=repeats,
     )
 
 

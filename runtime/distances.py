@@ -15,8 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..decoding.legal_steps import raised
 from ..decoding.results import Deferred, Failed
-from ..decoding.rules import Facts, Rule
+from ..decoding.rules import Facts
+from ..decoding.session import Session
+from ..decoding.steps import Verify
 from ..traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from .recording.views import entropies
 from .sampling import probabilities
@@ -212,12 +215,18 @@ def facts_of_all(view: PendingView, logits: Tensor, own_token: int, *, tvd: floa
     )
 
 
-def ruled(rule: Rule, facts: Facts) -> tuple[Flags, Flags]:
-    """(`[V]` whether the rule accepts, `[V]` whether it leaves the token to the next verifier), by `facts_of_all`."""
-    shape = facts.target_prob.shape
-    keeps = np.broadcast_to(rule.accepts(facts), shape)
+def ruled(session: Session, step: Verify, facts: Facts) -> tuple[Flags, Flags]:
+    """(`[V]` whether the rule accepts, `[V]` whether it leaves the token to the next verifier), by `facts_of_all`.
+
+    Raises PolicyError for what the rule raises.
+    """
+    shape, rule = facts.target_prob.shape, step.rule
     escalates: Any = getattr(rule, "escalates", None)
-    return keeps, np.zeros(shape, dtype=bool) if escalates is None else np.broadcast_to(escalates(facts), shape)
+    try:
+        keeps = np.broadcast_to(rule.accepts(facts), shape)
+        return keeps, np.zeros(shape, dtype=bool) if escalates is None else np.broadcast_to(escalates(facts), shape)
+    except BaseException as error:  # foreign code
+        raise raised(session.policy, session.request_id, step, "its rule", error) from error
 
 
 def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:

@@ -14,6 +14,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
+from ..decoding.legal_steps import DraftEnd
 from ..decoding.prompt_lookup import looked_up
 from ..decoding.results import Drafted, Failed, Rows
 from ..decoding.rules import Signal
@@ -68,7 +69,7 @@ def choose(
     rows = sampler.distributions(logits, states)
     written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
     tokens, scores = written.tolist(), best.tolist()
-    asks = any(writing.stop is not None for writing in running)
+    asks = any(writing.ends is not None for writing in running)
     said = _signals_of(rows, tokens, scores) if asks else [None] * len(tokens)
     going = []
     for index, (writing, row) in enumerate(zip(running, rows.unbind(), strict=True)):
@@ -319,7 +320,7 @@ class DraftProcessor:
                 most=min(step.tokens, session.room),
                 position=len(session.emitted) + len(session.tokens),
                 eos=session.eos,
-                stop=step.stop,
+                ends=None if step.stop is None else DraftEnd(session, step),
             )
             writings.append(writing)
         return writings

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..decoding.legal_steps import DraftEnd
 from ..decoding.results import Forward
-from ..decoding.rules import Signal, Stop, token_factor
+from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.steps import Step
 from .caches import Placement, Places, TreeRow, on_trees
@@ -251,20 +252,18 @@ class Writing:
     most: int  # tokens to write, >= 1
     position: int  # output position of the first one
     eos: frozenset[int]  # each ends the draft
-    stop: Stop | None = None  # ends the draft early; None never
+    ends: DraftEnd | None = None  # whether the draft ends early; None never
     tokens: list[int] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)  # per token the distribution `[V]` it was chosen from
-    signals: list[Signal] = field(default_factory=list)  # per token its signal, if `stop` is given
+    signals: list[Signal] = field(default_factory=list)  # per token its signal, if `ends` is given
     broken: bool = False  # whether the logits were not finite; then the last token is missing
-    _product: float = 1.0
 
     def take(self, token: int, row: Tensor, signal: Signal | None) -> bool:
         """Note one token; returns whether to continue."""
         self.tokens.append(token)
         self.rows.append(row)
         stopped = False
-        if self.stop is not None and signal is not None:
+        if self.ends is not None and signal is not None:
             self.signals.append(signal)
-            self._product *= token_factor(self.stop)(signal, len(self.tokens) - 1)
-            stopped = self.stop.holds(signal, self._product)
+            stopped = self.ends(signal)
         return not stopped and token not in self.eos and len(self.tokens) < self.most

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..decoding.rules import Rule, Ruling, ruling
+from ..decoding.legal_steps import ruling_of
+from ..decoding.rules import Ruling
+from ..decoding.steps import Verify
 from ..traces.meta import Sampling
 from .coupled_noise import RequestNoise
 from .distances import Distances, facts_of, facts_of_all, law_after, ruled
@@ -25,7 +27,7 @@ class Judging(NamedTuple):
     """One request's part in a verification."""
 
     state: RequestState
-    rule: Rule  # what the verifier accepts
+    step: Verify  # with the rule of what is accepted
     views: list[PendingView]  # `[K]` of the judged tokens
     start: int  # index of the first of the request's K + 1 contexts among all N
     position: int  # output position of the first judged token
@@ -117,7 +119,7 @@ class SameToken(Sampler):
 
     def _verdict(self, logits: Tensor, row: Judging, written: list[int]) -> Verdict:
         start = row.start
-        if not row.rule.lossless:
+        if not row.step.rule.lossless:
             kept, escalated = _kept(row, logits[start:], written[start:])
             return Verdict(kept, written[start + kept], escalated)
         at = start
@@ -152,7 +154,7 @@ class Rejecting(Sampler):
             contexts = slice(row.start, row.start + len(row.views) + 1)
             if not _known(best, row):
                 verdicts.append(None)
-            elif row.rule.lossless or hasattr(row.rule, "law"):
+            elif row.step.rule.lossless or hasattr(row.step.rule, "law"):
                 verdicts.append(self._by_chance(probs[contexts], row))
             else:
                 verdicts.append(self._by_rule(logits[contexts], probs[contexts], row))
@@ -162,7 +164,7 @@ class Rejecting(Sampler):
         """The output follows the verifier, or the rule's law where a token has a distribution."""
         drafted = [None if view.judge is None else probabilities(view.judge) for view in row.views]
         tokens = [view.token for view in row.views]
-        law: Callable[[Tensor, Tensor], Tensor] | None = getattr(row.rule, "law", None)
+        law: Callable[[Tensor, Tensor], Tensor] | None = getattr(row.step.rule, "law", None)
         if law is None:
             return Verdict(*judge(tokens, drafted, probs, _chance(row.state)))
         followed = probs.clone()
@@ -179,7 +181,7 @@ class Rejecting(Sampler):
         laws: list[Tensor | None] = []
         for index, view in enumerate(row.views):
             facts = facts_of_all(view, logits[index], written[index], tvd=row.distances[index], judge=row.judges[index])
-            keeps, leaves = ruled(row.rule, facts)
+            keeps, leaves = ruled(row.state.session, row.step, facts)
             if not (keeps[view.token] or leaves[view.token]):
                 own_token = _chance(row.state).draw(probs[index])
                 laws.append(law_after(view, probs[index], keeps | leaves))
@@ -215,7 +217,7 @@ def _kept(row: Judging, logits: Tensor, written: list[int]) -> tuple[int, tuple[
     escalated: list[int] = []
     for index, view in enumerate(row.views):
         facts = facts_of(view, logits[index], written[index], tvd=row.distances[index], judge=row.judges[index])
-        says = ruling(row.rule, facts)
+        says = ruling_of(row.state.session, row.step, facts)
         if says is Ruling.refuse:
             return index, tuple(escalated)
         if says is Ruling.escalate:

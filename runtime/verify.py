@@ -132,7 +132,7 @@ class VerifyProcessor:
             judges = row.session.judges[row.first :]
             endorsed = [view.judge for view in row.views]
             judgements.append(Judgement(start, endorsed, [judge == own for judge in judges]))
-            judgings.append(Judging(row.state, row.step.rule, row.views, start, position, apart, judges))
+            judgings.append(Judging(row.state, row.step, row.views, start, position, apart, judges))
             start += len(row.views) + 1
         verdicts = sampler.verdicts(logits, judgings)
         results: dict[str, Judged | Failed | Deferred] = {}

@@ -91,7 +91,8 @@ class ReplayWorld(TrieAnswers, RecordedWorld):
         """Raises ValueError for a member whose branches are not recorded, and for a cost without seconds of trees."""
         meta, name = self._tables.trace.meta, self._pool.names[level]
         if name not in {tree.model for tree in meta.closure.trees}:
-            raise ValueError(f"recording {meta.name} holds no trees by {name}; record with --trees {name}:4x2x1")
+            how = f"record with --trees {name}:4x2x1, or let the policy name its `trees` to agree"
+            raise ValueError(f"recording {meta.name} holds no trees by {name}; {how}")
         self._charges.check_trees(level)
 
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:

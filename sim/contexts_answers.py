@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decoding.legal_steps import DraftEnd, ruling_of
 from ..decoding.prompt_lookup import looked_up
 from ..decoding.results import Drafted, Judged, made
-from ..decoding.rules import NO_SIGNAL, Ruling, Signal, ruling, token_factor, unknown_facts
+from ..decoding.rules import NO_SIGNAL, Ruling, Signal, unknown_facts
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
 from ..traces.contexts.recording import TrieRecording
@@ -209,7 +210,7 @@ class TrieAnswers:
         """Draft with a stop rule, from the target's states, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
-        product, stop, factor = 1.0, step.stop, token_factor(step.stop)
+        ends = None if step.stop is None else DraftEnd(session, step)
         reads, view, num_views = level == self._reader, level, tables.num_views
         writes, follows, signal_at = tables.next_token[view], tables.child[view], tables.signal
         tokens: list[int] = []
@@ -233,11 +234,8 @@ class TrieAnswers:
             places.append(node)
             if token in self._eos:
                 break
-            if stop is not None:
-                signal = signal_at(view, context)
-                product *= factor(signal, len(tokens) - 1)
-                if stop.holds(signal, product):
-                    break
+            if ends is not None and ends(signal_at(view, context)):
+                break
         return Drafted(tokens, places, num_modelled)
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:
@@ -340,7 +338,8 @@ class TrieAnswers:
         rule = step.rule
         verifier, endorser = (self._view(session, tables, one, index) for one in (level, proposer))
         if node < 0 or session.tokens[index] == UNKNOWN or verifier >= tables.num_views:
-            if not rule.lossless and rule.accepts(unknown_facts(proposer)):  # accepted for any facts
+            # Accepted for any facts?
+            if not rule.lossless and ruling_of(session, step, unknown_facts(proposer)) is Ruling.keep:
                 return Ruling.keep, False, nan
             return self._modelled_verdict(session, tables, level, index, proposer), True, nan
         distance = tables.tvd[verifier][endorser][node]
@@ -350,10 +349,10 @@ class TrieAnswers:
         drafter = session.drafters[index]
         said = None if drafter < self.num_free else self._view(session, tables, drafter, index)
         facts = recorded_facts(tables, session, verifier, said, index, node, tvd=distance)
-        if lacks(rule, facts) and not rule.accepts(unknown_facts(proposer)):
+        if lacks(rule, facts) and ruling_of(session, step, unknown_facts(proposer)) is not Ruling.keep:
             self._need_fallback(session, "verify")
             return Ruling.refuse, True, distance
-        return ruling(rule, facts), False, distance
+        return ruling_of(session, step, facts), False, distance
 
     def _modelled_verdict(
         self, session: Session, tables: RequestTables, level: int, index: int, proposer: int

@@ -16,7 +16,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefix_cache import prefix_cache_size
 from ..decoding.seen import Observation, Start, start_of
-from ..decoding.steps import Outcome, Step
+from ..decoding.steps import Draft, Outcome, Step
 from ..policies.about import StepWatch, WatchedPolicy, check_tags
 from ..policies.chain_text import default_policies
 from ..reports.agreement import agreement_table, difference_text, prefix_line, record_exit_line, total_line
@@ -62,10 +62,14 @@ class ReplayedRun:
 
 
 class NotedDrafts(WatchedPolicy):
-    """Passes all calls on to a policy, and keeps the ids of each draft, which its next decision finds pending."""
+    """Passes all calls on to a policy, and keeps the ids of each draft, which its next decision finds pending.
+
+    `climbed`: whether a member drafted after tokens that it has not judged, of smaller members.
+    """
 
     def __init__(self, policy: Policy, watch: StepWatch) -> None:
         super().__init__(policy, watch)
+        self.climbed = False
         self.drafts: dict[tuple[str, int], tuple[int, ...]] = {}
         self._told = Counter[str]()
 
@@ -77,7 +81,10 @@ class NotedDrafts(WatchedPolicy):
         if seen.last is not None and seen.last.num_drafted:
             pending = seen.pending_from(max(0, seen.num_pending - seen.last.num_drafted))
             self.drafts[seen.request_id, self._told[seen.request_id]] = tuple(one.token for one in pending)
-        return super().decide(seen)
+        step = super().decide(seen)
+        if isinstance(step, Draft) and step.model in seen.pool.names:
+            self.climbed |= seen.waiting(step.model) > 0
+        return step
 
     def learn(self, outcome: Outcome) -> None:
         """Pass on the outcome, and count it."""
@@ -106,12 +113,12 @@ class BothWorlds:
         try:
             return self._replay(policy, strict=True)
         except _LeftRecordError as left:
-            if left.watch.inexact:
+            if left.noted.watch.inexact:
                 return None
             request_id, position, _ = left.cause.args
             raise ArgumentError(
                 f"policy {policy.name} leaves the recording (request {request_id}, output position {position}), and "
-                f"what is modelled cannot agree: it was recorded with {_what_was_recorded(self.recording, left.cause)}"
+                f"what is modelled cannot agree: it was recorded with {_what_was_recorded(self.recording, left)}"
             ) from left.cause
 
     def agreement(
@@ -143,11 +150,11 @@ class BothWorlds:
         decider = policy.admitted(tables.pool, lossless=self.lossless)
         watch = StepWatch(tables.pool.target)
         tokens: dict[str, list[int]] = {}
+        noted = NotedDrafts(decider, watch)
         try:
-            noted = NotedDrafts(decider, watch)
             log = simulate(scenario, noted, policy.name, outputs=tokens)
         except UnrecordedContextError as error:
-            raise _LeftRecordError(watch, error) from error
+            raise _LeftRecordError(noted, error) from error
         return ReplayedRun(log=log, tokens=tokens, drafts=noted.drafts)
 
     def _compared(self, name: str, policy: Policy, replay: ReplayedRun) -> Agreement:
@@ -178,18 +185,21 @@ class BothWorlds:
 
 
 class _LeftRecordError(Exception):
-    def __init__(self, watch: StepWatch, cause: UnrecordedContextError) -> None:
+    def __init__(self, noted: NotedDrafts, cause: UnrecordedContextError) -> None:
         super().__init__(str(cause))
-        self.watch = watch
+        self.noted = noted
         self.cause = cause
 
 
-def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) -> str:
+def _what_was_recorded(recording: TrieRecording, left: _LeftRecordError) -> str:
     """What was recorded and what to do about it, as the end of a message."""
     closure = recording.meta.closure
-    if isinstance(cause, UnrecordedTreeError):
+    if isinstance(left.cause, UnrecordedTreeError):
         return f"`trees` {closure.words}; record with trees as wide and as deep"
-    return f"`closure` {closure.kind} `reach` {closure.reach} `run` {closure.run}; record deeper"
+    recorded = f"`closure` {closure.kind} `reach` {closure.reach} `run` {closure.run}"
+    if closure.kind == "monotone" and left.noted.climbed:
+        return f"{recorded}; drafts after unjudged ones of a smaller member need `closure` full and a small `reach`"
+    return f"{recorded}; record deeper"
 
 
 def synthetic_cost(names: Sequence[str]) -> FileCost:

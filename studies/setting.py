@@ -13,7 +13,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefix_cache import prefix_cache_size
 from ..decoding.seen import start_of
-from ..policies.about import about_of
+from ..policies.about import about_of, check_declared
 from ..policies.by_name import PolicySpec, own_policies
 from ..policies.combined import OnlyLossless
 from ..sim.contexts import TrieTables
@@ -120,6 +120,7 @@ class NamedPolicy:
     def build(self, pool: Pool) -> Policy:
         """A new policy; raises ValueError if it cannot be made, or is one made before."""
         policy = self.make(pool)
+        check_declared(policy, self.name)
         self._made = [one for one in self._made if one() is not None]
         if any(one() is policy for one in self._made):
             raise ArgumentError(

@@ -246,9 +246,9 @@ class ForeignCost(ScaledCost):
         """See `CostModel`; raises CostSpecError unless it is a number above 0."""
         asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
         seconds: float = self._said("forward_s", model, **asked)
-        if not (isinstance(seconds, int | float) and 0 < seconds < inf):
+        if not (isinstance(seconds, Real) and 0 < seconds < inf):
             raise self._refusal("forward_s", f"must be seconds above 0, got {said(seconds, repr)}", model, **asked)
-        return seconds
+        return float(seconds)  # numpy's of few bits would round what is added to them
 
     def shared_forward_s(self, model: str, **fed: int) -> float:
         """See `CostModel`; raises CostSpecError unless it is a number above 0, and no more than where each reads."""

@@ -294,6 +294,30 @@ def test_a_policy_that_leaves_the_recording():
     assert "--closure monotone --reach 2 --run 2; record deeper" in line
 
 
+CLIMBS = """
+from paceline.policies import Draft, Verify
+
+class Climbs:
+    def __init__(self, pool):
+        self.steps = [Verify(pool.target), Draft("draft", 2), Draft("mid", 2)]
+
+    def decide(self, seen):
+        return self.steps[0 if seen.room < 2 or seen.num_pending > 2 else 1 + bool(seen.num_pending)]
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_a_deeper_recording_does_not_hold_drafts_after_unjudged_ones(place):
+    """Only the full closure does, which is large: the refusal said to record deeper."""
+    (place / "climbs.py").write_text(CLIMBS)
+    climbs = agree("--policy", "climbs.py:Climbs")
+    line = refused(*climbs)
+    assert "; drafts after unjudged ones of a smaller member need --closure full and a small --reach" in line
+    assert "no difference" in done(*climbs, "--closure", "full", "--reach", "4")
+
+
 # -- trees, starts and working ahead
 
 

@@ -28,6 +28,10 @@ class Mine:
 """
 
 
+QUICK = ("compare", "regret", "check", "run")
+ALL = (*QUICK, pytest.param("agree", marks=pytest.mark.slow))
+
+
 @pytest.fixture
 def mine(tmp_path):
     """Writes the policy, with these lines in these places, and gives its name."""
@@ -59,7 +63,7 @@ def refusal(trace, mine):
         ("raise RuntimeError('first\\nsecond')", None, "decide raised RuntimeError('first\\nsecond')"),
         ("return None", None, "got None, not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
         ("return Verify('huge')", "Verify(model='huge', rule=Exact())", "unknown model 'huge'; this pool has ngram,"),
-        ("return Verify(['mid'])", "Verify(model=['mid']", "unhashable"),
+        ("return Verify(['mid'])", "Verify(model=['mid']", "unknown model ['mid']; this pool has ngram,"),
         ("return Draft('draft', 3)", "Draft(model='draft', tokens=3, stop=None)", "no room to draft"),
         # Verifiers below the target in turn, and never the target: it stops when nothing is left to do.
         ("return Draft('draft', 1) if seen.room or not seen.waiting('mid') else Verify('mid')", "", "no room to draft"),
@@ -80,6 +84,8 @@ def test_a_policy_that_breaks_the_contract(refusal, body, step, told):
     [
         (None, "no/such/folder.py:Mine", "no file no/such/folder.py"),
         ("import no_such_module\n", MINE, "raised ModuleNotFoundError: No module named 'no_such_module'"),
+        ("from .own import WINDOW\n", MINE, "(my_policy.py:1); a file imports its neighbours by their names, `from"),
+        (None, "no_such.module:Mine", "No module named 'no_such'; install it, or set PYTHONPATH to the folder that it"),
         ("raise BaseException('all')\n", MINE, "my_policy.py raised "),
         ("raise type('Own', (KeyboardInterrupt,), {})()\n", MINE, "my_policy.py raised "),
         (None, "json:Mine", "'Mine' is not a class with decide and learn"),
@@ -230,6 +236,52 @@ def test_a_policy_may_raise_and_be_anything(refusal, where, body, told):
     assert told in refusal(load=ODD, **{where: body})
 
 
+@pytest.mark.parametrize("kind", ["compare", "check", "run"])
+@pytest.mark.parametrize("verb", ["decide", "learn"])
+def test_a_method_that_does_nothing_when_it_is_called(mine, command, tmp_path, kind, verb):
+    """Of an async `learn`, or one with a yield, no line would run, and nothing would be said."""
+    mine()
+    for begin, word in (("async def", "pass"), ("def", "yield")):
+        with (tmp_path / "my_policy.py").open("a") as file:
+            file.write(f"\nclass Idle(Mine):\n    {begin} {verb}(self, seen): {word}\n")
+        for name in ("my_policy.py:Idle", "per-tag,default=my_policy.py:Idle"):
+            said = refused(*command(kind), name)
+            assert said.startswith("policy my_policy.py:Idle: ") or "'per-tag" in said
+            assert f"{verb} must be a plain method, without async or yield, got <bound method Idle." in said
+
+
+@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
+@pytest.mark.parametrize(
+    ("has", "told"),
+    [
+        ("decide = 5", "decide must be a plain method, without async or yield, got 5 (my_policy.py:17)"),
+        ("learn = property(lambda self: {}['x'])", "KeyError: 'x' (my_policy.py:19)"),
+        ("about = 'lossless'", "about of policy Odd must be an About, got 'lossless' (my_policy.py:17)"),
+        ("most_pending = 'many'", "most_pending must be a whole number, got 'many' (my_policy.py:17)"),
+        ("trees = ('4x2',)", "trees must be a tuple of DraftTree, got ('4x2',) (my_policy.py:17)"),
+        ("def __getattr__(self, name): return 5", "about of policy Odd must be an About, got 5 (my_policy.py:17)"),
+        ("def __getattr__(self, name): 1 / 0", "ZeroDivisionError: division by zero (my_policy.py:19)"),
+    ],
+)
+def test_what_a_policy_says_of_itself_is_read_when_it_is_built(mine, command, tmp_path, kind, has, told):
+    """Each world read another part of it, some in the middle of a run, and named no policy."""
+    mine()
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write(f"\nclass Odd(Mine):\n    kind = 'odd'\n    {has}\n")
+    said = refused(*command(kind), "my_policy.py:Odd")
+    assert said.endswith(told)
+    assert said.startswith(("policy my_policy.py:Odd: ", "about of policy Odd "))
+
+
+@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
+def test_what_a_policy_says_of_itself_may_depend_on_its_options(mine, command, tmp_path, kind):
+    """`run` looked at the class, where a property is no About."""
+    mine()
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write("\nclass Says(Mine):\n    about = property(lambda self: About(lossless=True))\n")
+    done(*command(kind), "my_policy.py:Says")
+
+
 @pytest.mark.parametrize("where", ["built", "decide", "learn"])
 def test_an_interrupt_is_no_error_of_the_policy(trace, mine, tmp_path, signals_put_back, where):
     """The user may press Ctrl-C while the policy runs."""
@@ -256,18 +308,17 @@ RULE = "class Mad:\n    lossless = needs_target_prob = False\n    "
 def command(trace, tmp_path, pool_loaded_once):
     """A command line that ends in the option or argument for a policy."""
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "tag": "t", "prompt": "Q: one"}\n')
+    shapes = [part for name in ("draft", "mid", "target") for part in ("--models", f"{name}=llama-3.2-1b")]
+    served = ("--workload", "poisson:rate=20,requests=4", "--cluster", "h100", *shapes)
     few = ("--prompts", "prompts.jsonl", "--max-new-tokens", 4, "--policy")
     return {
         "compare": ("compare", "--trace", trace, "--policy"),
         "regret": ("compare", "--trace", trace, "--regret", "--policy"),
         "check": ("policy", "check"),
+        "simulate": ("simulate", "--trace", trace, *served, "--policy"),
         "run": ("run", *few),
         "agree": ("agree", *few),
     }.get
-
-
-QUICK = ("compare", "regret", "check", "run")
-ALL = (*QUICK, pytest.param("agree", marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -286,6 +337,34 @@ def test_a_step_or_a_rule_that_is_refused_is_told_by_where_it_was_decided_or_def
     said = refused(*command(kind), mine(load=f"{RULE}def accepts(self, facts): return facts.missing", decide=MAD))
     assert "AttributeError" in said
     assert said.endswith(" (my_policy.py:5)")
+
+
+STOP = "return Draft('draft', 2, Mad()) if seen.room > 1 and not seen.num_pending else self.verify"
+
+
+@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
+@pytest.mark.parametrize(
+    ("load", "decide", "told"),
+    [
+        (f"{RULE}def accepts(self, facts): raise SystemExit(0)", MAD, "its rule raised SystemExit(0) (my_policy.py:5)"),
+        (f"{RULE}def accepts(self, facts): pass", MAD, "accepts must return whether the token is accepted, got None"),
+        (f"{RULE}def holds(self, signal, product): 1 / 0", STOP, "its stop raised ZeroDivisionError("),
+        (f"{RULE}def holds(self, signal, product): pass", STOP, "holds must return whether the draft ends, got None"),
+        (
+            f"{RULE}def holds(self, signal, product): return False\n"
+            "    def factor(self, signal, index): return float('nan')",
+            STOP,
+            "factor must be a number, got nan",
+        ),
+    ],
+)
+def test_a_rule_or_a_stop_that_raises_or_says_nothing_names_request_and_step(mine, command, kind, load, decide, told):
+    """In every world; such a stop never ended a draft, and such a rule accepted nothing, in silence."""
+    said = refused(*command(kind), mine(load=load, decide=decide))
+    assert said.startswith(f"policy {MINE}, request ")
+    assert f", step {'Verify' if 'accepts' in load else 'Draft'}(" in said
+    assert "Mad object>" in said  # without its address: two runs say the same
+    assert told in said
 
 
 def test_the_deepest_line_of_the_users_own_file(mine, command, tmp_path, monkeypatch):
@@ -393,11 +472,55 @@ def test_a_lossy_policy_is_no_error_unless_it_says_otherwise(tmp_path, mine, nam
     assert (again.code, json.loads(again.out)["lossless"]) == (code, name == "pyramid-sd")
 
 
+def test_a_policy_that_says_nothing_of_itself_is_shown(mine):
+    assert done("policy", "show", mine()).startswith(f"{MINE}: depends; no paper\n")
+
+
 def test_what_the_check_refuses(mine):
     told = refused("policy", "check", "oracle-chain")
     assert told.startswith("policy oracle-chain sees ahead, which only a recording allows")
     told = refused("policy", "check", mine(decide="return Draft('ngram', 2) if seen.room else self.verify"))
     assert told.startswith(f"policy {MINE}, request r")
+
+
+@pytest.mark.parametrize(
+    ("says", "decide", "told"),
+    [
+        ("runs=frozenset({'target'})", "", "draft is not among the members that `About.runs` names: target"),
+        ("target_alone=True", "", "its `about` says target_alone, and this is no step of the target alone"),
+        ("by_pending=True", "width = 1 + len(seen.request_id) % 2", "says by_pending, and it took another step where"),
+        ("", "seen.load.num_running = 77", "decide changed seen.load, which belongs to all requests"),
+        ("", "seen.load.batch[0] += 1", "decide changed seen.load, which belongs to all requests"),
+    ],
+)
+def test_the_check_holds_a_policy_to_what_it_says_and_may_do(mine, tmp_path, says, decide, told):
+    """Where a world takes its word, another step gave other figures in silence."""
+    mine()
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write(f"\nclass Says(Mine):\n    about = About(lossless=True, {says})\n    def decide(self, seen):\n")
+        file.write(f"        width = 1\n        {decide}\n")
+        file.write("        return Draft('draft', width) if seen.room > 1 and not seen.num_pending else self.verify\n")
+    line = refused("policy", "check", "my_policy.py:Says")
+    assert line.startswith("policy my_policy.py:Says, request r")
+    assert told in line
+    assert line.endswith(" (decide: my_policy.py:19)")
+
+
+@pytest.mark.parametrize(
+    "chance", ["random.randint(1, 4)", "next(Mine.turns) % 4 + 1", "1 + time.perf_counter_ns() // 1000 % 4"]
+)
+def test_the_check_says_that_no_run_repeats(mine, chance):
+    """Else `compare` gives other figures at the same seed, and nothing says why."""
+    step = f"return Draft('draft', {chance}) if seen.room > 1 and not seen.num_pending else self.verify"
+    name = mine(decide=step, load="import itertools, random, time", built="pass\n    turns = itertools.count()")
+    told = done("policy", "check", name)
+    assert "; NOT REPEATABLE: a second run took other steps" in told
+    assert json.loads(done("policy", "check", name, "--json", "-"))["repeats"] is False
+    fine = mine(decide=step.replace(chance, "self.chance.randint(1, 4)"), load="import random", built=SEEDED)
+    assert "REPEAT" not in done("policy", "check", fine)
+
+
+SEEDED = "self.chance = random.Random(3)"
 
 
 def test_a_policy_that_cannot_be_used_is_listed_with_the_reason_and_refused_by_it(trace, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 from math import inf, nan
 from random import Random
 
+import numpy as np
 import paceline
 import pytest
 from paceline.base import by_name
@@ -237,6 +238,7 @@ def test_a_cost_that_breaks_the_contract_is_told(cost, told):
 
 def test_a_sound_cost_passes_and_one_outside_a_package_is_checked_before_it_is_used(tmp_path):
     paceline.check_cost(Flat)
+    paceline.check_cost(type("Numpys", (Flat,), {"seconds": np.float32(0.5)}))
     (tmp_path / "mine.py").write_text(
         "from paceline.sim.cost.base import CostModel\n\n\nclass Zero(CostModel):\n    name = 'zero'\n\n"
         "    def __init__(self, recording):\n        pass\n\n"
@@ -341,6 +343,17 @@ def test_seconds_of_a_shared_text_are_checked(given, told):
     rule = r"cost 'shared': shared_forward_s\('target', num_rows=2, .*, read_tokens=50\) .*" + re.escape(told)
     with pytest.raises(ValueError, match=rule):
         cost.shared_forward_s("target", **asked)
+
+
+def test_an_async_method_is_refused_in_one_line(tmp_path):
+    """Python adds three lines of its own about what was never awaited."""
+    (tmp_path / "mine.py").write_text(LATE_COST.replace("def forward_s", "async def forward_s"))
+    called = f"{tmp_path / 'mine.py'}:Late"
+    asked = [sys.executable, "-m", "paceline", "compare", "--trace", "pico", "--policy", "plain", "--cost", called]
+    ran = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1
+    assert "must be seconds above 0, got <coroutine object Late.forward_s>" in ran.stderr
 
 
 LATE_COST = """

@@ -4,8 +4,7 @@ import pytest
 from paceline.decoding.results import TREE
 from paceline.decoding.rules import Ratio
 from paceline.decoding.steps import Draft, PolicyError, Verify
-from paceline.decoding.trees import DraftTree, tree_shape
-from paceline.policies import make_policy
+from paceline.policies import DraftTree, make_policy, tree_shape
 from paceline.reports import summarise_run
 from paceline.reports.run_table import run_table
 from paceline.reports.summary import rejection_rate
@@ -106,7 +105,9 @@ def test_trees_beyond_the_record_are_an_error_and_never_guessed(recording, text,
 
 
 def test_trees_of_another_drafter_are_refused(recording):
-    with pytest.raises(PolicyError, match="holds no trees by mid; record with --trees mid:4x2x1"):
+    with pytest.raises(
+        PolicyError, match="holds no trees by mid; record with --trees mid:4x2x1, or let the policy name"
+    ):
         replayed(recording, Trees("mid", "2"))
 
 
