@@ -73,7 +73,9 @@ def record(
     sampling: RecordedSampling,
     closure: Literal["monotone", "full"] = opt("monotone", "monotone (Exact chains) or full (lossy rules)."),
     reach: int = opt(16, "Most tokens off the trunk.", least=0),
-    run: int = opt(8, "Most tokens in a row by one member after a larger one's.", least=0),
+    run: int | None = opt(
+        None, "With --closure monotone: most tokens in a row by one member after a larger one's; default: 8.", least=0
+    ),
     trees: list[str] | None = opt(None, "Token trees to keep too: draft:4x2x1, draft:beam=4,depth=5; repeatable."),
     limit: Annotated[int | None, option_of(LiveOptions, "limit")] = None,
     asked: RecordOptions,

@@ -234,7 +234,7 @@ def closure_for(policies: Iterable[Policy], kind: ClosureKind | None, reach: int
     trees = dict.fromkeys(tree for policy in deciders for tree in getattr(policy, "trees", ()))
     if reach is None:
         reach = max([LEAST_REACH, *(_most_off_trunk(policy) for policy in deciders)])
-    closure = closure_of(kind, reach, reach if run is None else run)
+    closure = closure_of(kind, reach, run, usual=reach)
     recorded = tuple(TreeClosure(model=tree.model, shape=tree.shape.text) for tree in trees)
     return closure.model_copy(update={"trees": recorded})
 

@@ -477,7 +477,9 @@ class AgreeOptions(LiveOptions, PrefixOptions):
         least=0,
     )
     run: int | None = opt(
-        None, "Most tokens in a row by one member after a larger one's; default: as --reach.", least=0
+        None,
+        "With --closure monotone: most tokens in a row by one member after a larger one's; default: as --reach.",
+        least=0,
     )
 
 

@@ -51,7 +51,7 @@ def record(
     requests = prompts_of(prompts)
     folder, closure, profile = Path(out), asked.closure, str(asked.profile)
     if not isinstance(closure, Closure):
-        closure = closure_of(closure, 16 if asked.reach is None else asked.reach, 8 if asked.run is None else asked.run)
+        closure = closure_of(closure, 16 if asked.reach is None else asked.reach, asked.run, usual=8)
     elif (asked.reach, asked.run) != (None, None):
         given = f"{asked.reach}, {asked.run}"
         raise ArgumentError(f"`closure` has a reach and a run; `reach` and `run` must be None, got {given}")
@@ -145,10 +145,13 @@ def tree_of(text: str) -> TreeClosure:
         raise ArgumentError(f"`trees` {text!r}: {error}") from error
 
 
-def closure_of(kind: str | None, reach: int, run: int) -> Closure:
-    """The requested closure, monotone if None; raises ArgumentError for a bad one."""
+def closure_of(kind: str | None, reach: int, run: int | None, *, usual: int) -> Closure:
+    """The requested closure, monotone if None, its run `usual` if None; raises ArgumentError for a bad one."""
     if kind not in (None, *get_args(ClosureKind)):
         raise ArgumentError(f"`closure` must be one of {', '.join(get_args(ClosureKind))}, got {kind!r}")
+    if kind == "full" and run is not None:
+        raise ArgumentError(f"`run` goes with `closure` monotone, got {run} with full, which bounds none")
+    run = usual if run is None else run
     for name, value in (("reach", reach), ("run", run)):
         check_within(f"`{name}`", value, f"[0, {MOST}]")
     return Closure(kind=cast(ClosureKind, kind or "monotone"), reach=reach, run=run)

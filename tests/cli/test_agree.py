@@ -257,6 +257,7 @@ NOT_AHEAD = "--overlap is for policies that work ahead, such as pearl, got 'turn
             "names the tag c, which no request of the prompts has",
         ),
         ("agree", ("--temperature", "0.8"), "belong to --sampling coupled"),
+        ("agree", ("--closure", "full", "--run", "2"), "--run goes with --closure monotone, got 2 with full, which"),
         ("agree", REJECTION, "Invalid value for '--sampling': 'rejection' is not one of 'greedy', 'coupled'."),
         ("agree", ("--max-new-tokens", "300"), "--max-new-tokens 300 must fit into the pool's context of 256 tokens"),
         ("agree", ("--start", "recorded"), "recorded"),
@@ -276,6 +277,7 @@ def test_what_is_refused(command, args, told):
     ("args", "told"),
     [
         (REJECTION, "Invalid value for '--sampling': 'rejection' is not one of 'greedy', 'coupled'."),
+        (("--closure", "full", "--run", "2"), "--run goes with --closure monotone, got 2 with full, which bounds none"),
         (("--trees", "4x2"), "--trees must be a member and a shape, as draft:4x2x1, got '4x2'"),
         (("--trees", "draft:0x2"), "widths of a tree must be >= 1, at least one, got (0, 2)"),
         (("--trees", "draft:wide=3"), "the shape of a tree "),
