@@ -127,10 +127,10 @@ def test_what_cannot_be_decoded_is_an_argument_that_is_refused(given, told):
 
 
 def test_a_closure_is_its_kind_and_reach_and_run(tmp_path):
-    closure = Closure(kind="full", reach=2, run=1)
+    closure = Closure(kind="monotone", reach=2, run=1)
     shape = {"max_new_tokens": 3, "costs": False}
     whole = record(POOL, PROMPTS[:1], tmp_path / "a.trace", closure=closure, **shape)
-    parts = record(POOL, PROMPTS[:1], tmp_path / "b.trace", closure="full", reach=2, **shape)
+    parts = record(POOL, PROMPTS[:1], tmp_path / "b.trace", closure="monotone", reach=2, run=1, **shape)
     assert whole.meta.closure == parts.meta.closure == closure
     for beside in ({"reach": -5}, {"run": 3}):
         with pytest.raises(ArgumentError, match=r"^`closure` has a reach and a run; `reach` and `run` must be None"):
