@@ -521,6 +521,39 @@ def test_a_term_is_taken_where_times_need_it_though_each_of_them_is_off(observed
     assert max(medians) < 0.08
 
 
+def serial_result(seed, tokens):
+    """A benchmark's result of a server that answers one request after another, at known seconds without any chance."""
+    rng, now_s, found = Random(seed), 0.0, {key: [] for key in ("input_lens", "output_lens", "ttfts", "itls")}
+    starts, drafts, accepted = [], 0, 0
+    for _ in range(16):
+        prompt, output = rng.randint(5, 400), rng.randint(2, 60)
+        left, gaps, first_s = output - 1, [], 0.012 + 3e-5 * prompt
+        while left > 0:
+            kept = next((place for place in range(tokens) if rng.random() > 0.7), tokens)
+            gaps.append(0.012 + 3e-5 * (tokens + 1) + (0.003 + 0.001 * tokens if tokens else 0.0))
+            left, drafts, accepted = left - kept - 1, drafts + 1, accepted + kept
+        for key, value in zip(found, (prompt, output, first_s, gaps), strict=True):
+            found[key].append(value)
+        starts.append(now_s)
+        now_s += first_s + sum(gaps) + rng.random() * 0.05
+    counts = (drafts, tokens * drafts, accepted) if tokens else ()
+    names = ("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens")
+    return found | {"start_times": starts, "max_concurrency": 1} | dict(zip(names, counts, strict=False))
+
+
+@pytest.mark.slow
+def test_first_tokens_that_fit_to_the_last_digit_do_not_outweigh_all_else(tmp_path):
+    """An answer that the simulator ends a little later than the server delays the next one's first token."""
+    for name, seed, tokens in (("plain", 1, 0), ("k3", 2, 3), ("k5", 3, 5), ("judged", 4, 3)):
+        (tmp_path / name).write_text(json.dumps(serial_result(seed, tokens)))
+    (tmp_path / "one.toml").write_text('[[replicas]]\ndevice = "h100"\nmax_num_seqs = 8\ntoken_budget = 8192\n')
+    runs = [tmp_path / name for name in ("plain", "k3", "k5")]
+    found = validate_observed(tmp_path / "judged", cluster=tmp_path / "one.toml", calibrate_on=runs)
+    terms = {str(one.term): one.seconds for one in found.calibration.terms}
+    assert terms["draft.per_round_s"] == pytest.approx(0.003, rel=0.1)
+    assert terms["draft.per_token_s"] == pytest.approx(0.001, rel=0.1)
+
+
 def test_a_pace_that_changes_is_told(observed_runs, tmp_path):
     write_observed(told_of(requests_of(3), 0, observed_runs / "c.toml"), tmp_path / "even")
     later = told_of(requests_of(4), 0, observed_runs / "c.toml", slower=lambda place: 1.25 if place >= 10 else 1.0)
