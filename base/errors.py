@@ -150,7 +150,7 @@ def pass_interrupt(error: BaseException) -> None:
         raise error
 
 
-ADDRESS = re.compile(" at 0x[0-9a-f]+(?=>)", re.IGNORECASE)  # of a thing that does not say how it is told
+ADDRESS = re.compile(" at 0x[0-9a-f]+(?=>)", re.IGNORECASE)  # of a thing without a repr of its own
 
 
 def said(value: object, words: Callable[[object], str] = str) -> str:

@@ -145,6 +145,13 @@ def ruling_of(session: Session, step: Verify, facts: Facts) -> Ruling:
         raise raised(session.policy, session.request_id, step, "its rule", error) from error
 
 
+def check_copy(session: Session, step: Draft, vocab_size: int) -> None:
+    """Raise PolicyError for a copy with an id that the models do not know."""
+    if step.copy is not None and max(step.copy) >= vocab_size:
+        rule = f"draft copy must hold ids below {vocab_size:,}, got {max(step.copy)}"
+        raise PolicyError(session.policy, session.request_id, step, rule)
+
+
 class DraftEnd:
     """Whether a draft ends after a token by its stop rule, asked for one after the other. Mutated by every call."""
 

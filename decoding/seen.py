@@ -129,7 +129,7 @@ class Observation:
         return len(self._session.emitted)
 
     def emitted_from(self, start: int) -> list[int]:
-        """Ids of the committed tokens after the prompt from index `start` >= 0 on (`Observable.text`)."""
+        """Ids of the committed tokens after the prompt from index `start` on, as a slice (`Observable.text`)."""
         return self._session.emitted[start:]
 
     @property
@@ -158,13 +158,13 @@ class Observation:
         return self.pending_from(0)
 
     def pending_from(self, start: int) -> tuple[PendingToken, ...]:
-        """The pending tokens from index `start` >= 0 on; cheaper than `pending` for the last ones only."""
+        """The pending tokens from index `start` on, as a slice (-1: the last); cheaper than `pending` for a few."""
         session, signal = self._session, self._signal
         names, tokens, drafters, judges = session.pool.names, session.tokens, session.drafters, session.judges
         return tuple(
             [
                 made(PendingToken, (tokens[i], names[drafters[i]], names[judges[i]], signal(session, i)))
-                for i in range(start, len(tokens))
+                for i in range(len(tokens))[start:]
             ]
         )
 

@@ -122,8 +122,11 @@ class Draft:
             raise ValueError(
                 f"draft copy must have {self.tokens} ids and no stop, got {len(copy)} and stop {self.stop!r}"
             )
-        if not all(isinstance(token, int) and 0 <= token <= MOST_ID for token in copy):
-            raise ValueError(f"draft copy must hold token ids, whole numbers >= 0, got {said(copy, repr)}")
+        if not all(type(token) is int for token in copy):  # integers of other kinds become Python's
+            copy = tuple(whole("an id of a draft's copy", token) for token in copy)
+            object.__setattr__(self, "copy", copy)
+        if not all(0 <= token <= MOST_ID for token in copy):
+            raise ValueError(f"draft copy must hold ids in [0, {MOST_ID:,}], got {said(copy, repr)}")
 
 
 @dataclass(frozen=True, slots=True)

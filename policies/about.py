@@ -116,7 +116,7 @@ def _is_run(value: object) -> bool:
     )
 
 
-# What worlds read of a policy beside its `about`: what it is if the policy has none, how a sound one is told, in words.
+# What worlds read of a policy beside `about`: the value of one that lacks it, whether a value is sound, and the rule.
 _A_VERB = (None, _is_run, "a plain method, without async or yield")
 _READ: dict[str, tuple[object, Callable[[object], bool], str]] = {
     "decide": _A_VERB,

@@ -14,7 +14,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ..decoding.legal_steps import DraftEnd
+from ..decoding.legal_steps import DraftEnd, check_copy
 from ..decoding.prompt_lookup import looked_up
 from ..decoding.results import Drafted, Failed, Rows
 from ..decoding.rules import Signal
@@ -340,14 +340,12 @@ class DraftProcessor:
         ]
         return Drafted(writing.tokens, [writing.state.add(view) for view in views])
 
-    def _look_up(self, level: int, item: DraftItem) -> Drafted | Failed:
-        """Copy what followed the newest tokens at an earlier occurrence; no forward."""
+    def _look_up(self, level: int, item: DraftItem) -> Drafted:
+        """Copy what followed the newest tokens at an earlier occurrence; no forward. Raises as `check_copy`."""
         session, step = item
         rule = self._members[level].lookup
         assert rule is not None
-        unknown = [token for token in step.copy or () if token >= self._vocab_size]
-        if unknown:
-            return Failed(ValueError(f"draft copy must hold ids below {self._vocab_size:,}, got {unknown[0]}"))
+        check_copy(session, step, self._vocab_size)
         tokens = looked_up(session.tail(0), step=step, room=session.room, rule=rule)
         return self._without_distribution(session, session.until_end(tokens))
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.legal_steps import DraftEnd, ruling_of
+from ..decoding.legal_steps import DraftEnd, check_copy, ruling_of
 from ..decoding.prompt_lookup import looked_up
 from ..decoding.results import Drafted, Judged, made
 from ..decoding.rules import NO_SIGNAL, Ruling, Signal, unknown_facts
@@ -243,8 +243,7 @@ class TrieAnswers:
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
         assert self._lookup is not None
-        if step.copy is not None and max(step.copy) >= self._vocab_size:
-            raise ValueError(f"draft copy must hold ids below {self._vocab_size:,}, got {max(step.copy)}")
+        check_copy(session, step, self._vocab_size)
         context: list[int] = []  # not needed for a step with its own copy
         if step.copy is None:
             answer = [*session.emitted, *session.tokens]

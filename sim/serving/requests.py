@@ -399,8 +399,11 @@ class ServedView(Observation):
     def emitted_from(self, start: int) -> list[int]:
         """See `Observation`."""
         session = self._session
-        index = start - len(session.earlier)
-        return session.emitted[index:] if index >= 0 else session.earlier[start:] + session.emitted
+        earlier = session.earlier
+        if start < 0:  # counted from the end of both
+            start = max(0, len(earlier) + len(session.emitted) + start)
+        index = start - len(earlier)
+        return session.emitted[index:] if index >= 0 else earlier[start:] + session.emitted
 
     @property
     def remaining(self) -> int:

@@ -17,7 +17,7 @@ from paceline.base.files import shipped
 from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
 from paceline.decoding.world import DRAFTS, VERIFIES, Op
-from paceline.policies import ConfidenceBelow, Draft, Ratio, Verify
+from paceline.policies import ConfidenceBelow, Draft, PolicyError, Ratio, Verify
 from paceline.policies.fixed import Chain
 from paceline.reports.summary import summarise_run
 from paceline.runtime.distances import Distances, Judgement, NonFiniteLogitsError, OpDistances
@@ -78,11 +78,11 @@ def test_copied_tokens_are_judged_as_any_draft(tiny_pool):
 
 def test_ids_that_no_member_knows_are_refused_in_both_worlds(tiny_pool):
     size = tiny_pool.target.model.config.vocab_size
-    run = Offline(tiny_pool, copies(1, size)).run(batch=2)
-    assert len(run.failed) == len(run.sessions)
-    assert {str(error) for error in run.failed.values()} == {f"draft copy must hold ids below {size}, got {size}"}
+    with pytest.raises(PolicyError, match=rf"policy .+, request .+, step Draft\(.*: .* ids below {size}, got {size}$"):
+        Offline(tiny_pool, copies(1, size)).run(batch=2)
     trace = read_trace(shipped("recordings", "pico.trace"))
-    with pytest.raises(ValueError, match="draft copy must hold ids below 1,536, got 1536"):
+    told = r"policy copies, request code-0001, step Draft\(.*: draft copy must hold ids below 1,536, got 1536$"
+    with pytest.raises(PolicyError, match=told):
         simulate(Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace)), copies(1_536), "copies")
 
 

@@ -172,6 +172,8 @@ class Looking(Plain):
         assert load.context_tokens == 20 + seen.num_emitted
         assert (load.num_running, load.num_waiting) == (1, 0)
         assert 0 < load.free_kv_share < 1
+        answer = seen.emitted_from(0)
+        assert all(seen.emitted_from(start) == answer[start:] for start in (-500, -3, -1, 3, 299))
         return super().decide(seen)
 
 
