@@ -398,9 +398,13 @@ def _what_if(meta: dict[str, Any]) -> str:
 
 def labels_of(meta: Mapping[str, Any]) -> list[str]:
     """What of a comparison's title is not as any model ran, a line each: a made or imported recording, and what-ifs."""
-    kind = KINDS.get(meta["kind"])
-    found = [f"{kind} {meta['trace']}" if kind else "", _what_if(dict(meta)).removeprefix("; ")]
-    return [one for one in found if one]
+    what_if = _what_if(dict(meta)).removeprefix("; ")
+    return [*kind_of(meta["kind"], meta["trace"], meta.get("trust")), *([what_if] if what_if else [])]
+
+
+def kind_of(kind: str, trace: str, trust: str | None) -> list[str]:
+    """A line that names a recording which is made or imported, and how far to trust it; none for one of models."""
+    return [f"{KINDS[kind]} {trace}" + (f"; {trust}" if trust else "")] if kind in KINDS else []
 
 
 def shared_remarks(

@@ -16,6 +16,7 @@ from ..base.errors import ArgumentError, check_within, counted
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
+from ..reports.comparison import kind_of
 from ..reports.cost_range import ranges_table
 from ..reports.panels import Panel, Section, Series, over_time
 from ..reports.sections import latency_intervals
@@ -512,7 +513,12 @@ def _by_replica(setting: ServingSetting, policies: list[NamedPolicy]) -> str:
 def notes_on(setting: ServingSetting) -> list[str]:
     """Notes on the recording and its seconds."""
     costs = {id(replica.cost): replica.cost for replica in setting.cluster.replicas}.values()
-    return [*setting.recording.about.remarks, *(note for cost in costs for note in cost.notes())]
+    about = setting.recording.about
+    return [
+        *kind_of(about.kind, about.name, about.trust),
+        *about.remarks,
+        *(note for cost in costs for note in cost.notes()),
+    ]
 
 
 def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]:

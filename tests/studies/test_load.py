@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import pytest
 from paceline.reports.intervals import geometric_interval
+from paceline.reports.serving import Promises
+from paceline.reports.serving_tables import ServingReport
 from paceline.reports.waterfall_under_load import LOSSES_UNDER_LOAD, SpentUnderLoad, waterfall_under_load
 from paceline.studies.load import compare_under_load
 from paceline.studies.options import SimulateOptions
@@ -249,6 +251,15 @@ def test_who_rejects_requests_that_another_serves_is_not_best_by_the_times_of_th
     assert "output_tokens_per_s" in less_best
     promised = compare_under_load(None, ["draft:2/target", "plain"], **too_long, slo={"e2e": 1e6})
     assert promised.best[0].policy == "plain"  # a rejected request has missed its promise
+
+
+def test_no_run_has_the_least_latency_on_a_page_where_one_rejects_what_another_serves(too_long):
+    (at_rate,) = compare_under_load(None, ["draft:2/target", "plain"], **too_long).rates
+    best, *_ = ServingReport(rows=at_rate.rows, promised=Promises()).answer()
+    assert best == "most output tokens/s: plain"
+    (alike,) = compare_under_load(None, ["draft:2/target", "plain"], **{**too_long, "cluster": "h100"}).rates
+    best, *_ = ServingReport(rows=alike.rows, promised=Promises()).answer()
+    assert best.endswith("; least E2E at the 99th percentile: draft:2/target")
 
 
 def test_who_rejects_requests_that_another_serves_has_no_highest_rate(too_long):

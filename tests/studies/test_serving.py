@@ -11,6 +11,7 @@ from paceline.base.errors import ArgumentError
 from paceline.runs.serving import read_serving
 from paceline.studies.load import compare_under_load
 from paceline.studies.serving import BrokenWorkloadError, simulate
+from paceline.traces import SyntheticSpec, make_trace, write_trace
 from paceline.traces.errors import TraceFormatError
 
 from ..data_folder import data_files
@@ -552,3 +553,12 @@ def test_lone_requests_and_sessions_that_have_not_ended_have_no_time():
     load = "persistent-agent:turns=2,prompt=20,output=5,sessions=2,wait=2"
     cut = simulate(load, "plain", cluster="h100", horizon_s=1.0).rows[0].runs[0]
     assert (cut.meta.stopped, cut.meta.sessions_ps) == ("horizon", ())
+
+
+def test_a_made_recording_is_called_so(tmp_path):
+    write_trace(make_trace(SyntheticSpec(requests=2, tokens=8)), tmp_path / "made.trace")
+    found = simulate("poisson:rate=4,requests=3", "plain", tmp_path / "made.trace", cluster="h100")
+    assert found.rows[0].about.notes[0] == "SYNTHETIC trace synthetic"
+    assert "SYNTHETIC trace synthetic" in str(found)
+    recorded = simulate("poisson:rate=4,requests=3", "plain", cluster="h100")
+    assert not any("trace pico" in note for note in recorded.rows[0].about.notes)
