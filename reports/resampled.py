@@ -1,11 +1,11 @@
 """The uncertainty of a comparison: a paired bootstrap over the requests, and over the seeds if results are random.
 
 A *unit* is drawn: a session with all its requests, or a request without one. Turns of a conversation are correlated, so
-drawing them one by one would make intervals too narrow. Each resample draws units, the same ones for every policy, and
-seeds for each policy. With a fixed mix of tags units are drawn within their tags (a session of several tags among those
-of the same ones), and units alone in their tags are drawn together. Of n units n - 1 are drawn and each weighs n / (n -
-1), which keeps the variance right where n is small (Rao & Wu 1988, JASA 83). Percentiles are widened by Student's t
-over the normal one, since the spread of few units is uncertain. Letters: N requests, U units, R runs, B resamples.
+drawing them one by one would make intervals too narrow. Each resample draws units and seeds, the same ones for every
+policy. With a fixed mix of tags units are drawn within their tags (a session of several tags among those of the same
+ones), and units alone in their tags are drawn together. Of n units n - 1 are drawn and each weighs n / (n - 1), which
+keeps the variance right where n is small (Rao & Wu 1988, JASA 83). Percentiles are widened by Student's t over the
+normal one, since the spread of few units is uncertain. Letters: N requests, U units, R runs, B resamples.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -269,11 +269,15 @@ class Resampled:
         return found
 
     def _by_policy(self, points: Floats, values: Floats) -> dict[str, "_Drawn"]:
-        """From `[R]` figures of runs and `[B, R]` of their resamples: each draws as many seeds and takes their mean."""
-        rng, found, first = np.random.default_rng(1), dict[str, _Drawn](), 0
+        """From `[R]` figures of runs and `[B, R]` of their resamples: each draws as many seeds and takes their mean.
+
+        All draw the same ones: at one seed policies have the same draws. So an interval is of its policies alone,
+        whatever others there are, and in which order.
+        """
+        found, first = dict[str, _Drawn](), 0
         for policy, runs in self._runs.items():
             count = len(runs)
-            columns = first + rng.integers(count, size=(len(values), count))
+            columns = first + np.random.default_rng(1).integers(count, size=(len(values), count))
             drawn = np.take_along_axis(values, columns, axis=1).mean(1)
             found[policy] = _Drawn(float(points[first : first + count].mean()), drawn)
             first += count

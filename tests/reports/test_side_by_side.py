@@ -152,6 +152,17 @@ def test_seeds_are_drawn_as_well():
 
 
 @pytest.mark.slow
+def test_an_interval_does_not_depend_on_other_policies_or_their_order():
+    tokens = [10] * 9
+    lucky, other = ([shares(tokens, [1 + own + at / (20 + k) for at in range(9)]) for k in range(3)] for own in (0, 1))
+    runs = {"lucky": lucky, "other": other, "plain": [shares(tokens, [2.0] * 9)]}
+    every = Resampled(runs)
+    for names in (("plain", "other"), ("other", "plain"), ("plain", "lucky", "other")):
+        assert Resampled({name: runs[name] for name in names}).rate_over("other", "plain") == every.rate_over(
+            "other", "plain"
+        )
+
+
 def test_how_many_requests_would_do():
     """Of so many, most samples tell the two apart; of a quarter of them most do not."""
     rng = np.random.default_rng(5)

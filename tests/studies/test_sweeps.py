@@ -542,7 +542,7 @@ def test_the_best_say_what_their_recordings_and_loads_lack(folder):
     )
     assert paceline("sweep", "log.toml", "--out", "log", "--jobs", "1").code == 0
     notes = best_cells("log", objective=["speed_up"]).to_json()["remarks"]
-    assert "IMPORTED trace log" in notes
+    assert "IMPORTED trace log; rounds known in order" in notes
     assert "eagle drafted 4 tokens at most in the log, which says little of more: eagle:9/target" in notes
     assert any("the recording has 1 request, so at most 1 run together" in note for note in notes)
     (folder / "shift.toml").write_text(
