@@ -215,8 +215,9 @@ class ProductChooser:
         how = ("" if weight.is_contiguous() else " as it stands") + ("" if may_copy else ", not copied")
         shape = f"{str(weight.dtype).removeprefix('torch.')} {weight.shape[0]}x{weight.shape[1]}{how}"
         if shape not in self._chosen:
-            size = "large" if self._room_bytes >= _SETS * _TURN_BYTES else "small"  # what caches do not hold
-            what = f"products of {shape} in a {size} pool"
+            # Caches hold more of a smaller pool. To powers of two, so that pools of about one size share what is known.
+            turn_bytes = 1 << max(0, min(_TURN_BYTES, self._room_bytes // _SETS).bit_length() - 1)
+            what = f"products of {shape}, {turn_bytes:,} bytes in turn"
             known = self.known.get(what, len(TOKEN_COUNTS))
             found = named_products(known, usable, TOKEN_COUNTS) if known else None
             if found is None:

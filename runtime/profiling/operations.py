@@ -103,8 +103,8 @@ _LOOKUP_CONTEXT, _LOOKUPS = 150, 200
 _LEAST_SEEN = 40
 # The share of a run after which a policy is warm: its estimates, and its code.
 _WARM_UP = 0.5
-# Parts of a policy's steps, each with a mean.
-_PARTS = 5
+# The share of a policy's longest operations, at least one, that may be interruptions.
+_INTERRUPTED = 0.01
 
 MakePolicy = Callable[[], Policy]
 
@@ -201,30 +201,32 @@ def _watched(
 
 
 def _decided(runs: Sequence[_Watched]) -> dict[str, DecideSeconds]:
-    """By class, over steps with a full batch, without the warm-up: the median of the means of `_PARTS` parts.
-
-    Each part has a stretch of every run. An interruption moves the mean of its part only, while what a policy computes
-    at some steps only counts in each.
-    """
-    taken: dict[str, dict[int, list[list[ProbedOp]]]] = defaultdict(
-        lambda: defaultdict(lambda: [[] for _ in range(_PARTS)])
-    )
+    """By class, the mean over steps with a full batch, without the warm-up."""
+    taken: dict[str, dict[int, list[ProbedOp]]] = defaultdict(lambda: defaultdict(list))
     for policy, batch, ops in runs:
         full = [op for op in ops if op.num_running == batch]
-        warm = full[int(_WARM_UP * len(full)) :]
-        for place, part in enumerate(taken[policy][batch]):
-            part += warm[place * len(warm) // _PARTS : (place + 1) * len(warm) // _PARTS]
+        taken[policy][batch] += full[int(_WARM_UP * len(full)) :]
     found = {}
     for policy, by_batch in taken.items():
-        totals = {}
-        for batch, parts in by_batch.items():
-            counted = [(sum(op.policy_s for op in part), sum(op.decisions for op in part)) for part in parts]
-            means = [policy_s / decisions for policy_s, decisions in counted if decisions]
-            if means:
-                totals[batch] = batch * median(means)
+        totals = {
+            batch: batch * _thought_s(ops) / decisions
+            for batch, ops in by_batch.items()
+            if (decisions := sum(op.decisions for op in ops))
+        }
         if totals:
             found[policy] = DecideSeconds(batches=tuple(totals), seconds=tuple(totals.values()))
     return found
+
+
+def _thought_s(ops: Sequence[ProbedOp]) -> float:
+    """Seconds of a policy in all operations, of which the longest `_INTERRUPTED` count as the next longest.
+
+    What it computes at some steps only is longer than others, too, but comes more often.
+    """
+    seconds = sorted(op.policy_s for op in ops)
+    longest = max(1, int(_INTERRUPTED * len(seconds)))
+    kept = seconds[:-longest]
+    return sum(kept) + longest * kept[-1] if kept else sum(seconds)
 
 
 def _num_requests(batch: int) -> int:

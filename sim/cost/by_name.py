@@ -200,11 +200,12 @@ def _unscaled(
 
 
 def _check_as_replicas(name: str, named: NamedDevice, tensor_parallel: int, engine: str | None) -> None:
-    """Raise ArgumentError for an option at its default, where the replicas of the file have another value."""
+    """Raise ArgumentError for an option at its default, which no replica of the file has."""
     for option, given, default in (("tensor_parallel", tensor_parallel, 1), ("engine", engine, None)):
-        of_file = [getattr(replica, option) for replica in named.replicas]
+        of_file = dict.fromkeys(getattr(replica, option) for replica in named.replicas)
         if of_file and given == default and default not in of_file:
-            raise ArgumentError(f"`{option}` must be given with `cost` {name}, whose replicas have {of_file[0]}")
+            have = ", ".join(map(str, of_file))
+            raise ArgumentError(f"`{option}` must be given with `cost` {name}, whose replicas have {have}, not {given}")
 
 
 def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> TableCost:
@@ -215,7 +216,7 @@ def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> Tabl
 
 # Shapes that check a foreign cost before use: rows, new tokens a row, tokens held a row.
 _PROBES = (*product((1, 8), (1, 5), (0, 1000)),)
-# Tokens held beyond those asked, where lines are checked, and the share of a forward by which seconds may be off it.
+# Tokens held beyond those asked, and share of a forward, where its lines are checked.
 _FAR, _OFF_LINE = 1000, 1e-6
 
 
@@ -244,20 +245,19 @@ class ForeignCost(ScaledCost):
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """See `CostModel`; raises CostSpecError unless it is a number above 0."""
-        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
-        seconds: float = self._said("forward_s", model, **asked)
-        if not (isinstance(seconds, Real) and 0 < seconds < inf):
-            raise self._refusal("forward_s", f"must be seconds above 0, got {said(seconds, repr)}", model, **asked)
-        return float(seconds)  # numpy's of few bits would round what is added to them
+        return self._seconds(
+            "forward_s", model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
+        )
 
     def shared_forward_s(self, model: str, **fed: int) -> float:
-        """See `CostModel`; raises CostSpecError unless it is a number above 0, and no more than where each reads."""
-        seconds: float = self._said("shared_forward_s", model, **fed)
-        each_s = self.forward_s(model, **{name: count for name, count in fed.items() if name != "read_tokens"})
-        if not (isinstance(seconds, int | float) and 0 < seconds <= each_s * (1 + _OFF_LINE)):
-            rule = f"must be seconds above 0, at most the {each_s:g} s of forward_s, got {said(seconds, repr)}"
-            raise self._refusal("shared_forward_s", rule, model, **fed)
-        return seconds
+        """See `CostModel`; raises CostSpecError unless it is a number above 0."""
+        return self._seconds("shared_forward_s", model, **fed)
+
+    def _seconds(self, verb: str, model: str, **fed: int) -> float:
+        seconds: float = self._said(verb, model, **fed)
+        if not (isinstance(seconds, Real) and 0 < seconds < inf):
+            raise self._refusal(verb, f"must be seconds above 0, got {said(seconds, repr)}", model, **fed)
+        return float(seconds)  # numpy's of few bits would round what is added to them
 
     def context_line(self, model: str, **fed: int) -> ContextLine:
         """See `CostModel`; raises CostSpecError for another kind, or where `forward_s` does not lie on it."""

@@ -96,7 +96,7 @@ def test_a_shape_is_timed_once_a_machine(tmp_path, monkeypatch):
         chooser = chooser_of(KnownChoices(path, machine), **room)
         for _ in range(3):
             chooser.multiplier(weight_of(24, 8), may_copy=True)
-    assert timed == [(24, 8), (24, 8), (24, 8)]  # once more in a pool that caches may hold
+    assert timed == [(24, 8)] * 3  # once more in a pool that caches may hold
     assert set(json.loads(path.read_text())) == {"this machine", "another machine"}
     assert chooser.lines()[0].startswith("float32 24x8: ")
 
@@ -122,7 +122,10 @@ def test_what_another_process_chose_meanwhile_stays(tmp_path):
 
 
 def test_a_product_this_torch_has_not_is_measured_anew(tmp_path):
-    known, about = KnownChoices(tmp_path / "choices.json", "m"), "products of float32 24x8 in a large pool"
+    known, about = (
+        KnownChoices(tmp_path / "choices.json", "m"),
+        f"products of float32 24x8, {64 * 2**20:,} bytes in turn",
+    )
     known.note(about, ["of-tomorrow"] * len(TOKEN_COUNTS))
     chooser_of(known).multiplier(weight_of(24, 8), may_copy=True)
     assert set(known.get(about, len(TOKEN_COUNTS))) <= {product.name for product in PRODUCTS}

@@ -24,7 +24,7 @@ from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.profiling import forwards as forward_shapes
 from paceline.runtime.profiling import probe
 from paceline.runtime.profiling.forwards import ShapeGrid
-from paceline.runtime.profiling.operations import measure_members, measure_operations
+from paceline.runtime.profiling.operations import _thought_s, measure_members, measure_operations
 from paceline.runtime.prompts import Prompt
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostRangeError
@@ -218,6 +218,15 @@ class Ticking:
     def __call__(self):
         self.now_s += 1e-6
         return self.now_s
+
+
+@pytest.mark.parametrize("every", [3, 8, 20])
+def test_what_a_policy_computes_at_some_steps_is_no_interruption(every):
+    seconds = [2e-3 if step % every == 0 else 1e-5 for step in range(48)]
+    ops = [SimpleNamespace(policy_s=one) for one in seconds]
+    assert _thought_s(ops) == pytest.approx(sum(seconds))
+    ops[5].policy_s = 1.0
+    assert sum(seconds) <= _thought_s(ops) <= sum(seconds) + 2e-3
 
 
 def test_thinking_is_found_by_how_many_run_and_validated_closer_than_that_of_one(made, tmp_path, monkeypatch):

@@ -95,11 +95,15 @@ def test_the_file_of_a_cluster_is_a_cost_whatever_else_it_says(written):
 
 def test_what_replicas_say_of_their_device_is_asked_for_by_options(written):
     path = written(H100.replace("[devices.mine]", '[devices.mine]\nlike = "h100"') + REPLICA + "tensor_parallel = 2\n")
-    with pytest.raises(ArgumentError, match=r"^`tensor_parallel` must be given with `cost` .*, whose replicas have 2$"):
+    with pytest.raises(
+        ArgumentError, match=r"^`tensor_parallel` must be given with `cost` .*, whose replicas have 2, not 1$"
+    ):
         make_cost(path, RECORDING)
     assert make_cost(path, RECORDING, tensor_parallel=2, engine="sglang").name == "mine x2 tensor parallel (sglang)"
     path = written(H100.replace("[devices.mine]", '[devices.mine]\nlike = "h100"') + REPLICA + 'engine = "sglang"\n')
-    with pytest.raises(ArgumentError, match=r"^`engine` must be given with `cost` .*, whose replicas have sglang$"):
+    with pytest.raises(
+        ArgumentError, match=r"^`engine` must be given with `cost` .*, whose replicas have sglang, not None$"
+    ):
         make_cost(path, RECORDING)
     assert make_cost(path, RECORDING, engine="bare").name == "mine"
     several = REPLICA + REPLICA + "tensor_parallel = 2\n" + REPLICA + "tensor_parallel = 4\nrole = 'prefill'\n"
