@@ -53,7 +53,7 @@ def test_memory_beside_the_weights_is_said(tmp_path):
     (need,) = found["devices"]
     table = 4 * json.loads((pool / "target" / "config.json").read_text())["hidden_size"] * len(letters())
     assert 0 < need["weight_bytes"] - need["copy_bytes"] - table < 0.1 * need["weight_bytes"]  # norms and biases
-    assert need["choice_bytes"] == 64 * 2**20 + 140 * 10**6
+    assert need["choice_bytes"] == 4 * need["weight_bytes"] + 140 * 10**6
 
 
 def test_masks_that_only_loading_tries_are_said(tmp_path):
