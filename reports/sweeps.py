@@ -188,17 +188,17 @@ class BestSettings(Pictured):
                 ends.add(place - 1)
         more = len(self.found) - MOST_SHOWN
         more_there = [f"{more:,} more are on the front; --json has all"] if more > 0 else []
-        remarks = [*self.remarks, *self._notes(), *more_there]
+        alike: dict[str, list[str]] = {}  # notes that differ in a policy or a number stand once
+        for note in self._notes():
+            alike.setdefault(_NUMBERED.sub("", note), []).append(note)
+        notes = [first + (f"; {len(more)} more of this kind" if more else "") for first, *more in alike.values()]
+        remarks = [*self.remarks, *notes, *more_there]
         return [table(rows, texts={*self.varied, *self.by}, title=self.headline(), remarks=remarks, lines=ends)]
 
     def _notes(self) -> list[str]:
         """What readers of the figures that are shown must know of recordings and seconds."""
         texts = [str(one.seeds[0].get(NOTES) or "") for one in self.found[:MOST_SHOWN]]
-        notes = dict.fromkeys(note for text in texts for note in text.splitlines())
-        alike: dict[str, list[str]] = {}  # those that differ in a policy or a number stand once
-        for note in notes:
-            alike.setdefault(_NUMBERED.sub("", note), []).append(note)
-        return [first + (f"; {len(more)} more of this kind" if more else "") for first, *more in alike.values()]
+        return list(dict.fromkeys(note for text in texts for note in text.splitlines()))
 
     def lines(self) -> Sequence[str]:
         """A line if no setting is left."""

@@ -480,6 +480,15 @@ def test_figures_are_means_over_seeds_and_limits_are_kept():
     assert drawn.bounds[0][0] < 6.0 < drawn.bounds[0][1]
 
 
+def test_notes_of_one_kind_are_one_line_of_the_table_and_all_in_json():
+    notes = ["IMPORTED trace log1", "IMPORTED trace log2"]
+    cells = [({"recording": n}, {"speed": 1.0, "notes": note}) for n, note in enumerate(notes)]
+    found = best_settings(cells, objectives=["speed"])
+    (grid,) = found.tables()
+    assert "IMPORTED trace log1; 1 more of this kind" in grid.remarks
+    assert found.to_json()["remarks"][-2:] == notes
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
