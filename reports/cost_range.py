@@ -7,7 +7,7 @@ the first seed's run is.
 from collections.abc import Sequence
 
 from .intervals import Interval, geometric_interval, paired
-from .serving_tables import SeedRow, cells_between, columns
+from .serving_tables import SeedRow, cells_between, columns, reject_alike
 from .tables import Grid, table
 
 IN_SYSTEM_S = "in_system_s"
@@ -36,9 +36,11 @@ def ranges_table(rows: Sequence[tuple[dict[str, str], SeedRow]], gains: Sequence
 def gain(row: SeedRow, alone: SeedRow) -> Interval | None:
     """Mean time in the system under the target alone over that under a policy, seed by seed, with its 95% interval.
 
-    The mean is of logarithms; None where either is unknown at a seed, or they rejected different requests.
+    The mean is of logarithms; None where either is unknown at a seed, or one rejected more requests than the other.
     """
-    if row.mean(IN_SYSTEM_S) is None or alone.mean(IN_SYSTEM_S) is None or not row.serves_as(alone):
+    if row.mean(IN_SYSTEM_S) is None or alone.mean(IN_SYSTEM_S) is None:
+        return None
+    if not reject_alike(row.rejected, alone.rejected):
         return None
     both = paired(alone.by_seed(IN_SYSTEM_S), row.by_seed(IN_SYSTEM_S))
     if any(own <= 0 or other <= 0 for other, own in both):

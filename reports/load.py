@@ -27,6 +27,8 @@ from .serving_tables import (
     class_table,
     columns,
     milliseconds,
+    reject_alike,
+    rejecting_fewest,
     what_was_asked,
 )
 from .tables import Grid, flat_rows, table
@@ -79,9 +81,9 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
     """
     rejecting: tuple[str, ...] = ()
     if aim is IN_SYSTEM:
-        fewest = min(rows, key=lambda row: row.mean("rejected") or 0.0)
-        rejecting = tuple(row.about.policy for row in rows if not row.serves_as(fewest))
-        rows = [row for row in rows if row.serves_as(fewest)]
+        fewest = rejecting_fewest(rows, lambda row: row.rejected)
+        rejecting = tuple(row.about.policy for row in rows if not reject_alike(row.rejected, fewest[0].rejected))
+        rows = fewest
     means = [row.mean(aim.figure) for row in rows]
     known = [mean for mean in means if mean is not None]
     if len(known) < len(rows):
@@ -180,9 +182,9 @@ def less(row: SeedRow, other: SeedRow) -> dict[str, Interval]:
     """By flat name the differences of two rows' figures at the same seeds; with one seed without width.
 
     Both have the same requests. A figure that is unknown in either is left out; so are times where they rejected
-    different ones.
+    different numbers of them.
     """
-    alike = COMPARED if row.serves_as(other) else OF_ALL
+    alike = COMPARED if reject_alike(row.rejected, other.rejected) else OF_ALL
     known = [name for name in alike if row.mean(name) is not None and other.mean(name) is not None]
     return {name: interval_or_point(_differences(row, other, name)) for name in known}
 

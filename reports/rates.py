@@ -35,7 +35,7 @@ class HighestRate:
     policy: str
     found: Mapping[int, SeedRate]  # by seed; a single one if nothing is random
     figures: Mapping[str, float]  # by name of a limit, the figure there, mean over seeds
-    rejected: float = 0.0  # requests that a run there rejects, mean over seeds
+    rejected: Mapping[int, float]  # requests that the run there rejects, by seed
 
     @property
     def by_seed(self) -> dict[int, float]:

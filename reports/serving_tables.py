@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from statistics import median
-from typing import Any
+from statistics import fmean, median
+from typing import Any, TypeVar
 
 from ..base.errors import counted
 from ..runs.serving import ServingAbout, ServingLog, ServingMeta
@@ -84,9 +84,10 @@ class SeedRow:
         """A figure of each run; all must have it."""
         return {run.meta.about.seed: run.flat[figure] for run in self.runs}
 
-    def serves_as(self, other: "SeedRow") -> bool:
-        """Whether both rejected as many requests at each seed; else their times are of different requests."""
-        return all(ours == theirs for ours, theirs in paired(self.by_seed("rejected"), other.by_seed("rejected")))
+    @property
+    def rejected(self) -> dict[int, float]:
+        """Rejected requests of each run, by seed."""
+        return self.by_seed("rejected")
 
     def _values(self, figure: str) -> list[float] | None:
         values = [run.flat.get(figure) for run in self.runs]
@@ -107,6 +108,21 @@ class SeedRow:
             "ci": {name: list(found.bounds) for name, found in intervals.items()},
             "range": {name: list(ends) for name in RANGED if (ends := self.cost_range(name)) is not None},
         }
+
+
+def reject_alike(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
+    """Whether two rows, of rejected requests by seed, rejected as many at each; else their times are of other ones."""
+    return all(own == other for own, other in paired(ours, theirs))
+
+
+Row = TypeVar("Row")
+
+
+def rejecting_fewest(rows: Sequence[Row], rejected: Callable[[Row], Mapping[int, float]]) -> list[Row]:
+    """Rows that reject the fewest requests in the mean, as many at each seed: times of the others are of fewer."""
+    counts = [rejected(row) for row in rows]
+    fewest = min(counts, key=lambda by_seed: fmean(by_seed.values()))
+    return [row for row, own in zip(rows, counts, strict=True) if reject_alike(own, fewest)]
 
 
 def seed_rows(runs: Sequence[MeasuredRun]) -> tuple[SeedRow, ...]:

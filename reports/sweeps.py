@@ -17,16 +17,18 @@ from ..runs.cells import CellsPlayed
 from .comparison import comparison_title, shared_remarks
 from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired
 from .limits import TYPED, Limit, figure_named, limits_of
+from .load import OF_ALL
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .rates import three_digits, with_ends
-from .serving_tables import what_was_asked
+from .serving_tables import rejecting_fewest, what_was_asked
 from .side_by_side import SideBySide
 from .tables import Grid, Printed, table
 
 LEAST = "min:"  # before an objective of which less is better
 SEED, ERROR, NOTES = "seed", "error", "notes"
-UNSERVED = ("rejected", "unfinished")  # requests that are in no latency, shown where there are some
+REJECTED = "rejected"
+UNSERVED = (REJECTED, "unfinished")  # requests that are in no latency, shown where there are some
 MOST_SHOWN = 40  # rows of a front that are printed
 _NUMBERED = re.compile(r"\S*\d\S*")  # a word with a number: a figure, a chain with its windows
 MOST_DRAWN = 15  # settings in a figure of one objective
@@ -188,17 +190,17 @@ class BestSettings(Pictured):
                 ends.add(place - 1)
         more = len(self.found) - MOST_SHOWN
         more_there = [f"{more:,} more are on the front; --json has all"] if more > 0 else []
-        remarks = [*self.remarks, *self._notes(), *more_there]
+        alike: dict[str, list[str]] = {}  # notes that differ in a policy or a number stand once
+        for note in self._notes():
+            alike.setdefault(_NUMBERED.sub("", note), []).append(note)
+        notes = [first + (f"; {len(more)} more of this kind" if more else "") for first, *more in alike.values()]
+        remarks = [*self.remarks, *notes, *more_there]
         return [table(rows, texts={*self.varied, *self.by}, title=self.headline(), remarks=remarks, lines=ends)]
 
     def _notes(self) -> list[str]:
         """What readers of the figures that are shown must know of recordings and seconds."""
         texts = [str(one.seeds[0].get(NOTES) or "") for one in self.found[:MOST_SHOWN]]
-        notes = dict.fromkeys(note for text in texts for note in text.splitlines())
-        alike: dict[str, list[str]] = {}  # those that differ in a policy or a number stand once
-        for note in notes:
-            alike.setdefault(_NUMBERED.sub("", note), []).append(note)
-        return [first + (f"; {len(more)} more of this kind" if more else "") for first, *more in alike.values()]
+        return list(dict.fromkeys(note for text in texts for note in text.splitlines()))
 
     def lines(self) -> Sequence[str]:
         """A line if no setting is left."""
@@ -272,6 +274,11 @@ def best_settings(
     groups: dict[str, list[SettingFigures]] = {}
     for one in within:
         groups.setdefault(repr([one.setting.get(name) for name in by]), []).append(one)
+    if any(one.figure not in OF_ALL for one in aims):  # a figure of served requests flatters who rejects some
+        groups = {
+            name: rejecting_fewest(group, lambda one: {0: one.mean(REJECTED) or 0.0}) for name, group in groups.items()
+        }
+    compared = [one for group in groups.values() for one in group]
     found = tuple(one for group in groups.values() for one in front(group, aims))
     return BestSettings(
         objectives=aims,
@@ -279,12 +286,12 @@ def best_settings(
         by=tuple(by),
         varied=tuple(name for name in varied if name != SEED),
         found=found,
-        others=tuple(one for one in within if one not in found),
-        remarks=tuple(_remarks(missing, len(settings), len(whole), len(able), len(within))),
+        others=tuple(one for one in compared if one not in found),
+        remarks=tuple(_remarks(missing, len(settings), len(whole), len(able), len(within), len(compared))),
     )
 
 
-def _remarks(missing: int, settings: int, whole: int, able: int, within: int) -> list[str]:
+def _remarks(missing: int, settings: int, whole: int, able: int, within: int, compared: int) -> list[str]:
     """Why some settings are not compared, and that the choice makes the best look better."""
     remarks = []
     for count, why in (
@@ -292,6 +299,7 @@ def _remarks(missing: int, settings: int, whole: int, able: int, within: int) ->
         (settings - whole, "left out: a cell of them failed"),
         (whole - able, "left out: a figure is not known"),
         (able - within, "beyond the limits"),
+        (within - compared, "left out: others reject fewer requests"),
     ):
         noun = "cell" if why == "not played yet" else "setting"
         remarks += [f"{counted(count, noun)} {why}"] if count else []
@@ -358,8 +366,10 @@ class TuningResult(Pictured):
     ranges: str  # the policy's text
     best: str  # with the values that were best on the requests that it was tuned on
     values: Mapping[str, str]  # these, by the name of their range
-    trail: tuple[float | None, ...]  # the maximised figure of each trial, in their order; None if it failed
-    failed: tuple[str, ...]  # why trials failed, each reason once
+    trail: tuple[
+        float | None, ...
+    ]  # the maximised figure of each trial, in their order; None if it failed or is left out
+    failed: tuple[str, ...]  # why trials failed or are left out, each reason once
     recording: str
     split: float  # share of each tag that it was tuned on
     split_seed: int

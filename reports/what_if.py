@@ -12,7 +12,7 @@ from .intervals import Interval, enough_values, geometric_interval, over_product
 from .load import COMPARED, OF_ALL, not_told_apart
 from .rates import with_ends
 from .serving import Promises
-from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, styled, unserved, what_was_asked
+from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, reject_alike, styled, unserved, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
 
 TOGETHER, TERM = "all together", "over the product"
@@ -68,7 +68,7 @@ class WhatIf(Printed):
         """The ratios by seed; a single one, of a run that is not random, is used for every seed."""
         if not (changed.row.mean(figure) and self.base.mean(figure)):
             return None
-        if figure not in OF_ALL and not changed.row.serves_as(self.base):
+        if figure not in OF_ALL and not reject_alike(changed.row.rejected, self.base.rejected):
             return None
         pairs = paired(changed.row.by_seed(figure), self.base.by_seed(figure))
         known = all(ours > 0 and theirs > 0 for ours, theirs in pairs)
@@ -115,8 +115,8 @@ class WhatIf(Printed):
         known = [(one, ratio) for one in self.runs if (ratio := self.ratio(one, LEADING)) is not None]
         times = ", ".join(f"{one.name} {ratio.mean:.3f}x" for one, ratio in known)
         said = [f"mean time in the system: {times}"] if known else []
-        others = ", ".join(one.name for one in self.runs if not one.row.serves_as(self.base))
-        said += [f"times cannot be compared where other requests are rejected: {others}"] if others else []
+        others = ", ".join(one.name for one in self.runs if not reject_alike(one.row.rejected, self.base.rejected))
+        said += [f"times cannot be compared where more or fewer requests are rejected: {others}"] if others else []
         open_to = [one for one, ratio in known if ratio.half_width and ratio.low <= 1 <= ratio.high]
         if open_to:
             logs = [[log(ratio) for ratio in self._ratios(one, LEADING) or ()] for one in open_to]

@@ -327,6 +327,7 @@ _COUNTS = {
     "accepted": "spec_decode_accepted_tokens",
 }
 _RATES, _LENGTH = "spec_decode_per_position_acceptance_rates", "accept_length"
+SINCE_START: Final = "the server's mean since its start"  # of other requests than the run's, too
 
 
 def _acceptance(result: Fields) -> ObservedAcceptance | None:
@@ -338,7 +339,7 @@ def _acceptance(result: Fields) -> ObservedAcceptance | None:
         return ObservedAcceptance(source="counters of the result", accepted_by_place=by_place, **counts)
     if _LENGTH in result:
         length = result.rate(_LENGTH, most=1e6)
-        return ObservedAcceptance(source="the server's mean since its start", accept_length=length)
+        return ObservedAcceptance(source=SINCE_START, accept_length=length)
     return None
 
 

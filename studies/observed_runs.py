@@ -16,7 +16,14 @@ import numpy as np
 
 from ..base.errors import ArgumentError, check_within, counted
 from ..base.terminal import held_interrupts
-from ..runs.observed import ObservedAcceptance, ObservedMeta, ObservedRequest, ObservedRun, read_run
+from ..runs.observed import (
+    SINCE_START,
+    ObservedAcceptance,
+    ObservedMeta,
+    ObservedRequest,
+    ObservedRun,
+    read_run,
+)
 from ..runs.serving import ServingLog
 from ..sim.cost.base import CostModel
 from ..sim.cost.files import FileCost
@@ -169,12 +176,12 @@ def _rounds_of(
         answers = [length - (one.accepted or 0) for one, length in zip(kept, lengths, strict=True)]
         return answers, "its answers tell"
     chunks = [len(one.outputs_at_ps) - 1 for one in kept]
-    mean = None if told is None else told.accept_length
+    mean = None if told is None or told.source == SINCE_START else told.accept_length
     if mean is None and told is not None and told.drafts and told.accepted is not None:
         mean = 1 + told.accepted / told.drafts
     by_chunks = sum(lengths) / max(1, sum(chunks))
     if mean is None and 1.0 < by_chunks <= tokens + 1:
-        return chunks, "a chunk is taken for a round: the server tells nothing of its rounds"
+        return chunks, "a chunk is taken for a round: the server tells nothing of the run's rounds"
     if mean is None:
         raise ArgumentError(
             f"{requests.name}: the server does not tell how many drafted tokens stayed, and its chunks hold "

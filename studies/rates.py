@@ -16,7 +16,7 @@ from ..base.terminal import Progress, held_interrupts
 from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
-from ..reports.serving_tables import MeasuredRun
+from ..reports.serving_tables import MeasuredRun, reject_alike, rejecting_fewest
 from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
@@ -81,7 +81,7 @@ class _Search:
                 break
         flats = [self.run(policy, seed, one.rate).flat for seed, one in found.items()]
         figures = {limit.name: fmean(flat[limit.figure] for flat in flats) for limit in self.limits}
-        rejected = fmean(flat["rejected"] for flat in flats)
+        rejected = {seed: flat["rejected"] for seed, flat in zip(found, flats, strict=True)}
         return HighestRate(policy=policy.name, found=found, figures=figures, rejected=rejected)
 
     def _highest(self, policy: NamedPolicy, seed: int, rate: float, step: float) -> SeedRate:
@@ -299,13 +299,14 @@ def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[Highes
     without = [str(reason).removeprefix("`limits` ") for reason in reasons]
     if any(limit.figure == SHARE for limit in search.limits):  # a rejected request has missed its promise
         return rows, without
-    fewest = min(row.rejected for row in rows)
+    kept = rejecting_fewest(rows, lambda row: row.rejected)
+    fewest = fmean(kept[0].rejected.values())
     without += [
-        f"{row.policy} is left out: it rejects {row.rejected:g} requests a run, others {fewest:g}"
+        f"{row.policy} is left out: it rejects {fmean(row.rejected.values()):g} requests a run, others {fewest:g}"
         for row in rows
-        if row.rejected > fewest
+        if not reject_alike(row.rejected, kept[0].rejected)
     ]
-    return [row for row in rows if row.rejected == fewest], without
+    return kept, without
 
 
 def check_rates(setting: ServingSetting, asked: LoadOptions, limits: Sequence[Limit]) -> None:

@@ -7,6 +7,7 @@ Optuna, which gets the same values in the same order, chooses the same ones agai
 
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -21,11 +22,13 @@ import pyarrow.parquet as pq
 
 from ..base.errors import ArgumentError, check_within, counted, load_optuna
 from ..base.files import DEFAULT_RECORDING, num_processors, recording_path, shipped_names, whole_file
+from ..decoding.pool import Pool
 from ..policies.by_name import PolicySpec
 from ..policies.chain_text import BASELINE
 from ..policies.ranges import PolicyRanges, policy_ranges, written
 from ..reports.intervals import OverTags
 from ..reports.resampled import RequestShares, Resampled
+from ..reports.side_by_side import SideBySide
 from ..reports.sweeps import Tuned, TunedHalf
 from ..runs.cells import CellFound, CellStore, CellWork, key_of
 from ..runs.workers import kept_processes, play_cells
@@ -33,7 +36,7 @@ from ..traces.recording import Recording, Request, by_session, by_tag
 from .compare import check_devices, run_policies
 from .grids import inputs_of, texts_in
 from .options import TrialsOptions, TuneOptions, checked, takes
-from .setting import Scenarios, Setting, named_policies, open_recording, setting_of
+from .setting import NamedPolicy, Scenarios, Setting, named_policies, open_recording, setting_of
 
 TRAIL = "trail.parquet"
 JOURNAL = "optuna.journal"  # of the trials that Optuna chose
@@ -166,14 +169,26 @@ def tune(
     spec = first_of(ranges, asked)
     setting = setting_text(asked, recording)
     (_, first), _ = halves_of(setting)  # raises here, not trial by trial
-    kinds = [one.choices or (written(one.first),) for one in ranges.ranges]
-    some = [ranges.at(values) for values in islice(product(*kinds), MOST_KINDS)]
-    check_devices(asked.devices, named_policies(some if asked.devices else [spec.label]), first.first.tables.pool)
+    if asked.devices is not None:
+        _check_devices(asked.devices, ranges, first.first.tables.pool)
     inputs = inputs_of_trials(spec, ranges, setting)
     trial = partial(TuningTrial, call="tune", setting=setting, inputs=inputs, figures=_figures)
     trail = search_trials(ranges, trial, folder=Path(out), figure=over, trials=asked.trials, jobs=jobs)
     write_trail(ranges, trail, Path(out) / TRAIL, _of_tags)
     return _tuned(ranges, trail, over, setting)
+
+
+def _check_devices(devices: str | Mapping[str, str], ranges: PolicyRanges, pool: Pool) -> None:
+    """Raises as `check_devices`, of some policies of the ranges, without those that cannot be built."""
+    kinds = [one.choices or (written(one.first), written(one.last)) for one in ranges.ranges]
+    built: list[NamedPolicy] = []
+    for values in islice(product(*kinds), MOST_KINDS):
+        with suppress(ValueError):  # its trial fails and says why
+            (policy,) = named_policies([ranges.at(values)])
+            policy.build(pool)
+            built.append(policy)
+    if built:
+        check_devices(devices, built, pool)
 
 
 def inputs_of_trials(spec: PolicySpec, ranges: PolicyRanges, setting: str) -> dict[str, str]:
@@ -347,12 +362,12 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
     """The best of the trials on both halves; raises as `best_of`."""
     searched = best_of(ranges, trail, over, setting)
     best = searched["best"]
-    halves = []
+    halves, compared = list[TunedHalf](), list[SideBySide]()
     for name, (own, scenarios) in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
         runs = run_policies(scenarios, named_policies([best]), lossless=own.lossless)
         # Figures are over these tags, whatever their frequency.
         resampled = Resampled(runs.by_request, sessions=runs.sessions, fixed_mix=True)
-        compared = runs.side_by_side({**own.meta(scenarios.first), "fixed_mix": True}, scenarios.first.cost)
+        compared.append(runs.side_by_side({**own.meta(scenarios.first), "fixed_mix": True}, scenarios.first.cost))
         halves.append(
             TunedHalf(
                 name=name,
@@ -362,7 +377,7 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
                 speed_up=resampled.rate_of_tags(best, over, BASELINE) if BASELINE in runs.by_request else None,
             )
         )
-    return Tuned(**searched, over_tags=over, halves=(halves[1], halves[0]), compared=compared)
+    return Tuned(**searched, over_tags=over, halves=(halves[1], halves[0]), compared=compared[1])
 
 
 def rate_over_tags(runs: Sequence[RequestShares], over: OverTags) -> float:

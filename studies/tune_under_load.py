@@ -6,16 +6,18 @@ from the other half. At one seed all trials have the same arrivals.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..base.errors import ArgumentError
 from ..base.terminal import Progress, held_interrupts
 from ..policies.chain_text import BASELINE
-from ..policies.ranges import policy_ranges
-from ..reports.limits import service_limits
+from ..policies.ranges import PolicyRanges, policy_ranges
+from ..reports.limits import SHARE, service_limits
+from ..reports.serving_tables import reject_alike, rejecting_fewest
 from ..reports.sweeps import HIGHEST, TunedUnderLoad, TunedUnderLoadHalf, mean_of
 from ..traces.recording import Recording
 from .load import LoadRuns, check_policies, meta_of
@@ -25,6 +27,7 @@ from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
 from .tune import (
     TRAIL,
+    Trail,
     TuningTrial,
     best_of,
     first_of,
@@ -39,20 +42,25 @@ GOODPUT = "goodput_per_s"
 
 
 def _figures(policy: str, setting: str) -> dict[str, Any]:
-    """The figure to maximise of a policy that serves with the acceptance of the tuning half: by seed, and the mean."""
+    """Of a policy that serves with the acceptance of the tuning half: the figure to maximise, and rejected requests.
+
+    Both by seed, and the mean.
+    """
     question = question_of(setting)
     (named,) = named_policies([policy])
-    found = question.figures(named, question.settings[0]).by_seed
+    served = question.serve(named, question.settings[0])
     return {
-        question.figure: mean_of(question.figure, found.values()),
-        "seeds": {str(seed): value for seed, value in found.items()},
+        question.figure: mean_of(question.figure, served.by_seed.values()),
+        "seeds": {str(seed): value for seed, value in served.by_seed.items()},
+        "rejected": fmean(served.rejected.values()),
+        "rejected_by_seed": {str(seed): count for seed, count in served.rejected.items()},
     }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Figures:
+class _Served:
     by_seed: Mapping[int, float]  # the figure to maximise; a single one if nothing is random
-    rejected: float  # requests a run, mean over seeds
+    rejected: Mapping[int, float]  # requests, by seed
     remarks: list[str]  # on these runs, a line each
 
 
@@ -73,17 +81,21 @@ class _Question:
             return f"arrivals/s at which {self.asked.limits} holds"
         return "goodput /s" + ("" if self.asked.rate is None else f" at {self.asked.rate:g} arrivals/s")
 
-    def figures(self, policy: NamedPolicy, setting: ServingSetting) -> _Figures:
+    @property
+    def by_times(self) -> bool:
+        """Whether the figure is by times alone, of which a rejected request has none; it keeps no promise."""
+        return self.asked.limits is not None and SHARE not in self.asked.limits
+
+    def serve(self, policy: NamedPolicy, setting: ServingSetting) -> _Served:
         """The figures of a policy."""
         if self.asked.limits is not None:
             rate, remarks = rate_of(setting, policy, service_limits(self.asked.limits, argument="limits"))
-            return _Figures(by_seed=rate.by_seed, rejected=rate.rejected, remarks=remarks)
+            return _Served(by_seed=rate.by_seed, rejected=rate.rejected, remarks=remarks)
         with held_interrupts() as interrupts, Progress("serving", 1, unit="policies") as progress:
             tables = setting.tables(setting.replay.seed)
             runs = LoadRuns(setting, tables, interrupts, progress)
             row = runs.row(policy, self.asked.rate)
-            rejected = row.mean("rejected") or 0.0
-            return _Figures(by_seed=row.by_seed(GOODPUT), rejected=rejected, remarks=runs.remarks(row.runs))
+            return _Served(by_seed=row.by_seed(GOODPUT), rejected=row.rejected, remarks=runs.remarks(row.runs))
 
 
 @lru_cache(maxsize=1)
@@ -142,11 +154,14 @@ def tune_under_load(
         check_rates(served, _serving(asked), service_limits(asked.limits, argument="limits"))
     check_policies(served, named_policies([BASELINE, spec.label]), served.tables(asked.seed))
     inputs = inputs_of_trials(spec, ranges, setting)
-    trial = partial(TuningTrial, call="tune under load", setting=setting, inputs=inputs, figures=_figures)
+    trial = partial(
+        TuningTrial, call="tune under load, rejections too", setting=setting, inputs=inputs, figures=_figures
+    )
     figure = question.figure
     trail = search_trials(ranges, trial, folder=Path(out), figure=figure, trials=asked.trials, jobs=jobs)
-    write_trail(ranges, trail, Path(out) / TRAIL, lambda figures: {figure: figures.get(figure)})
-    searched = best_of(ranges, trail, figure, setting)
+    shown = (figure, "rejected")
+    write_trail(ranges, trail, Path(out) / TRAIL, lambda figures: {name: figures.get(name) for name in shown})
+    searched = best_of(ranges, _serving_most(ranges, trail) if question.by_times else trail, figure, setting)
     reported, remarks = _half(question, searched["best"], "not tuned on", 1)
     return TunedUnderLoad(
         **searched,
@@ -168,20 +183,36 @@ def _check(asked: TuneUnderLoadOptions) -> None:
         raise ArgumentError(f"`rate` must be left out beside `limits`, which ask for one, got {asked.rate:g}")
 
 
+def _serving_most(ranges: PolicyRanges, trail: Trail) -> Trail:
+    """The trail, where those count as failed that reject more requests than others: their times are of fewer."""
+    played = [found.figures for _, found in trail if found.figures is not None]
+    if not played:
+        return trail
+    fewest = rejecting_fewest(played, lambda figures: figures["rejected_by_seed"])
+    kept: Trail = []
+    for values, found in trail:
+        if found.figures is not None and found.figures not in fewest:
+            own, least = (figures["rejected"] for figures in (found.figures, fewest[0]))
+            told = f"{ranges.at(values)} is left out: it rejects {own:g} requests a run, others {least:g}"
+            found = replace(found, figures=None, failed=told)
+        kept.append((values, found))
+    return kept
+
+
 def _half(question: _Question, best: str, name: str, place: int) -> tuple[TunedUnderLoadHalf, list[str]]:
     """(a half, remarks on the runs of `best`)."""
-    figures: dict[str, _Figures] = {}
+    served: dict[str, _Served] = {}
     for policy in named_policies([best, BASELINE]):
         try:
-            figures[policy.name] = question.figures(policy, question.settings[place])
+            served[policy.name] = question.serve(policy, question.settings[place])
         except NoRateError:  # limits hold at no rate, or at every one: there is no ratio
             if policy.name == best:
                 raise
-    own, alone = figures[best], figures.get(BASELINE)
+    own, alone = served[best], served.get(BASELINE)
     remarks = own.remarks
-    asks_rate = question.asked.limits is not None and question.asked.slo is None  # with `slo`, rejections count
-    if alone is not None and asks_rate and own.rejected != alone.rejected:
-        told = f"{own.rejected:g} requests a run are rejected under {best}, {alone.rejected:g} under {BASELINE}"
+    if alone is not None and question.by_times and not reject_alike(own.rejected, alone.rejected):
+        ours, theirs = (fmean(one.rejected.values()) for one in (own, alone))
+        told = f"{ours:g} requests a run are rejected under {best}, {theirs:g} under {BASELINE}"
         alone, remarks = None, [*remarks, f"{told}: their rates are not compared"]
     half = TunedUnderLoadHalf(
         name=name,

@@ -130,6 +130,18 @@ def test_drafts_are_those_of_the_counters_of_a_result_or_known_by_a_mean(read):
         read(**counts | {"spec_decode_accepted_tokens": None})
 
 
+def test_a_mean_since_the_servers_start_does_not_override_the_chunks_of_the_run(read):
+    answers = {"output_lens": [7, 9, 5], "itls": [[0.01] * 4, [0.01] * 3, [0.01] * 2]}
+    run = read(**answers, accept_length=3.9)
+    drafts = drafts_of(replayed_requests(run, "run"), run.meta, 3)
+    assert drafts.rounds == (4, 3, 2)
+    assert drafts.told_by.startswith("a chunk is taken for a round")
+    tokenwise = {"output_lens": [5, 4, 3], "itls": [[0.01] * 4, [0.01] * 3, [0.01] * 2]}
+    run = read(**tokenwise, accept_length=2.5)
+    with pytest.raises(ArgumentError, match="does not tell how many drafted tokens stayed"):
+        drafts_of(replayed_requests(run, "run"), run.meta, 3)
+
+
 def test_without_starts_an_infinite_rate_sends_all_at_once_or_when_a_place_is_free(read):
     for rate in (float("inf"), "inf"):
         run = read(request_rate=rate)

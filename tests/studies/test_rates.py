@@ -194,7 +194,7 @@ def test_intervals_hold_the_truth():
 def test_what_is_not_told_apart_is_said():
     def row(policy, *rates):
         found = {seed: SeedRate(rate=one, broken_from=one, kept_up_to=one) for seed, one in enumerate(rates)}
-        return HighestRate(policy=policy, found=found, figures={"p99_ttft": 0.1})
+        return HighestRate(policy=policy, found=found, figures={"p99_ttft": 0.1}, rejected={})
 
     rows = (row("a", 10.0, 11.0, 9.0), row("b", 9.9, 10.0, 9.5))
     crossing = Crossing(below="b", above="a", rate=3.0, low=2.5, high=None)

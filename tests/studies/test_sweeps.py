@@ -480,6 +480,28 @@ def test_figures_are_means_over_seeds_and_limits_are_kept():
     assert drawn.bounds[0][0] < 6.0 < drawn.bounds[0][1]
 
 
+def test_times_are_ranked_among_those_that_reject_fewest():
+    rejecting, slow, all_served = {"rejected": 9, "wait": 1.0, "output_tokens_per_s": 5.0}, 7.0, {"rejected": 0}
+    cells = [({"policy": "a"}, rejecting), ({"policy": "b"}, all_served | {"wait": slow, "output_tokens_per_s": 4.0})]
+    found = best_settings(cells, objectives=["min:wait"])
+    assert [one.setting["policy"] for one in (*found.found, *found.others)] == ["b"]
+    assert found.remarks[0] == "1 setting left out: others reject fewer requests"
+    assert [one.setting["policy"] for one in best_settings(cells, objectives=["min:wait"], by=["policy"]).found] == [
+        "a", "b",
+    ]  # fmt: skip
+    found = best_settings(cells, objectives=["output_tokens_per_s"])
+    assert [one.setting["policy"] for one in (*found.found, *found.others)] == ["a", "b"]
+
+
+def test_notes_of_one_kind_are_one_line_of_the_table_and_all_in_json():
+    notes = ["IMPORTED trace log1", "IMPORTED trace log2"]
+    cells = [({"recording": n}, {"speed": 1.0, "notes": note}) for n, note in enumerate(notes)]
+    found = best_settings(cells, objectives=["speed"])
+    (grid,) = found.tables()
+    assert "IMPORTED trace log1; 1 more of this kind" in grid.remarks
+    assert found.to_json()["remarks"][-2:] == notes
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

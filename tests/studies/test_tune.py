@@ -166,6 +166,7 @@ def test_the_command_says_what_python_says(tmp_path):
         (["draft:1..999999/target"], "POLICY must have 100,000 values at most, got 999,999; --trials chooses some"),
         (["draft:2..4/target", "--split", "1"], "--split must be in (0, 1), got 1.0"),
         (["draft:2..4/target", "--over-tags", "best"], "'best' is not one of"),
+        (["draft:0..4/target", "--devices", "each"], "--devices is for policies that work ahead, such as pearl"),
         (["draft:2..4/target", "--devices", "each"], "--devices is for policies that work ahead, such as pearl"),
         (["mid:2..4/target"], "no value can be played: policy 'mid:2/target'"),
     ],
@@ -258,6 +259,13 @@ def test_a_recording_of_some_requests():
     for tags, says in ((["maths"], "did you mean math"), ([], "got none")):
         with pytest.raises(ArgumentError, match=says):
             recording.of_tags(*tags)
+
+
+@pytest.mark.parametrize("windows", ["0|4", "4|0"])
+def test_values_that_cannot_be_built_are_failed_trials_with_devices_too(windows, tmp_path):
+    found = tune(f"pearl,window={windows}", "known.trace", out=tmp_path, jobs=1, devices="each")
+    assert found.best == "pearl,window=4"
+    assert len(found.failed) == 1
 
 
 def test_what_readers_need_to_know_is_said(folder, tmp_path):

@@ -93,3 +93,17 @@ def test_a_policy_that_rejects_requests_has_no_gain_in_rate():
     assert found.halves[0].gain is None
     told = f"20 requests a run are rejected under {found.best}, 0 under plain: their rates are not compared"
     assert told in found.remarks
+
+
+def test_the_search_does_not_choose_who_rejects_what_others_serve():
+    Path("tight.toml").write_text('[[replicas]]\ndevice = "h100"\nmembers.draft = { kv_blocks = 40 }\n')
+    rows = [{"arrives_s": at / 4, "prompt_tokens": 900 if at % 2 else 100, "output_tokens": 9} for at in range(40)]
+    Path("load.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {"workload": "load.jsonl", "cluster": "tight.toml", "limits": "p99_ttft < 2", "seeds": 1}
+    found = tune_under_load("confident,draft=mid|draft", "pico", cost="cost.json", out="t", jobs=1, **asked)
+    assert found.best == "confident,draft=mid"
+    kept, left_out = pq.read_table("t/trail.parquet").to_pylist()
+    assert (kept["rejected"], left_out["rejected"]) == (0, 20)
+    assert left_out[found.figure] > kept[found.figure]
+    assert found.trail == (kept[found.figure], None)
+    assert found.failed == ("confident,draft=draft is left out: it rejects 20 requests a run, others 0",)

@@ -541,6 +541,15 @@ def serial_result(seed, tokens):
     return found | {"start_times": starts, "max_concurrency": 1} | dict(zip(names, counts, strict=False))
 
 
+def test_errors_below_what_the_simulator_distinguishes_count_alike():
+    fit = object.__new__(calibrate._Fit)
+    fit._is_first = np.array([True, False])
+    exact, even = np.array([1e-5, 0.1]), np.array([1e-3, 0.01])  # of a first token, and of the rest of its answer
+    assert fit._loss(even) < fit._loss(exact)
+    first, rest = fit._weights(exact)
+    assert first < 1e3 * rest
+
+
 @pytest.mark.slow
 def test_first_tokens_that_fit_to_the_last_digit_do_not_outweigh_all_else(tmp_path):
     """An answer that the simulator ends a little later than the server delays the next one's first token."""
