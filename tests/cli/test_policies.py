@@ -317,6 +317,7 @@ def command(trace, tmp_path, pool_loaded_once):
         "check": ("policy", "check"),
         "simulate": ("simulate", "--trace", trace, *served, "--policy"),
         "run": ("run", *few),
+        "drawn": ("run", "--sampling", "rejection", "--temperature", 1, "--seed", 1, *few),
         "agree": ("agree", *few),
     }.get
 
@@ -342,12 +343,17 @@ def test_a_step_or_a_rule_that_is_refused_is_told_by_where_it_was_decided_or_def
 STOP = "return Draft('draft', 2, Mad()) if seen.room > 1 and not seen.num_pending else self.verify"
 
 
-@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
+@pytest.mark.parametrize("kind", [*QUICK, "simulate", "drawn"])
 @pytest.mark.parametrize(
     ("load", "decide", "told"),
     [
         (f"{RULE}def accepts(self, facts): raise SystemExit(0)", MAD, "its rule raised SystemExit(0) (my_policy.py:5)"),
         (f"{RULE}def accepts(self, facts): pass", MAD, "accepts must return whether the token is accepted, got None"),
+        (
+            f"{RULE}def accepts(self, facts): return False\n    def escalates(self, facts): pass",
+            MAD,
+            "escalates must return whether the token is escalated, got None",
+        ),
         (f"{RULE}def holds(self, signal, product): 1 / 0", STOP, "its stop raised ZeroDivisionError("),
         (f"{RULE}def holds(self, signal, product): pass", STOP, "holds must return whether the draft ends, got None"),
         (
