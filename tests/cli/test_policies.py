@@ -512,6 +512,18 @@ def test_the_check_holds_a_policy_to_what_it_says_and_may_do(mine, tmp_path, say
     assert line.endswith(" (decide: my_policy.py:19)")
 
 
+def test_a_stop_made_anew_in_every_step_is_the_same_step(mine, tmp_path):
+    """Two objects of a class without `__eq__` are never equal."""
+    mine(
+        load=f"{RULE}def holds(self, signal, product): return signal.prob < 0.5",
+        decide=STOP.replace("room > 1", "has_room"),
+    )
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write("\nclass Says(Mine):\n    about = About(lossless=True, by_pending=True)\n    decide = Mine.decide\n")
+    ran = paceline("policy", "check", "my_policy.py:Says")
+    assert (ran.code, ran.err) == (0, "")
+
+
 @pytest.mark.parametrize(
     "chance", ["random.randint(1, 4)", "next(Mine.turns) % 4 + 1", "1 + time.perf_counter_ns() // 1000 % 4"]
 )
