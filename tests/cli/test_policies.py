@@ -282,6 +282,15 @@ def test_what_a_policy_says_of_itself_may_depend_on_its_options(mine, command, t
     done(*command(kind), "my_policy.py:Says")
 
 
+@pytest.mark.parametrize("has", ["trees = {}", "trees = []", "named_tags = set()", "named_tags = {}.keys()"])
+def test_an_empty_table_is_no_tree_and_tags_are_any_set(mine, command, tmp_path, has):
+    mine()
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write(f"\nclass Holds(Mine):\n    {has}\n")
+    for name in ("my_policy.py:Holds", "per-turn,by=acceptance,policy=my_policy.py:Holds"):
+        done(*command("compare"), name)
+
+
 @pytest.mark.parametrize("where", ["built", "decide", "learn"])
 def test_an_interrupt_is_no_error_of_the_policy(trace, mine, tmp_path, signals_put_back, where):
     """The user may press Ctrl-C while the policy runs."""
