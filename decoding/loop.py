@@ -117,7 +117,7 @@ class Loop:
         if request_id not in self._withdrawn:
             self._world.open(session)
         self._withdrawn.discard(request_id)
-        session.policy = self._name
+        session.policy_name = self._name
         self._views[request_id] = self._view(session, self.load, self._world.signal)
         self.load.num_running += 1
         self.load.context_tokens += session.num_prompt + len(session.emitted)

@@ -225,7 +225,7 @@ def ruled(session: Session, step: Verify, facts: Facts) -> tuple[Flags, Flags]:
         keeps, leaves = (np.broadcast_to(answer(step.rule, name, facts), shape) for name in ("accepts", "escalates"))
         return keeps, leaves
     except BaseException as error:  # foreign code
-        raise raised(session.policy, session.request_id, step, "its rule", error) from error
+        raise raised(session.policy_name, session.request_id, step, "its rule", error) from error
 
 
 def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:
