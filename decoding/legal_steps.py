@@ -142,14 +142,14 @@ def ruling_of(session: Session, step: Verify, facts: Facts) -> Ruling:
     try:
         return ruling(step.rule, facts)
     except BaseException as error:  # foreign code, as the rest of a policy
-        raise raised(session.policy, session.request_id, step, "its rule", error) from error
+        raise raised(session.policy_name, session.request_id, step, "its rule", error) from error
 
 
 def check_copy(session: Session, step: Draft, vocab_size: int) -> None:
     """Raise PolicyError for a copy with an id that the models do not know."""
     if step.copy is not None and max(step.copy) >= vocab_size:
         rule = f"draft copy must hold ids below {vocab_size:,}, got {max(step.copy)}"
-        raise PolicyError(session.policy, session.request_id, step, rule)
+        raise PolicyError(session.policy_name, session.request_id, step, rule)
 
 
 class DraftEnd:
@@ -175,7 +175,7 @@ class DraftEnd:
                 raise ValueError("holds must return whether the draft ends, got None")
             return bool(ends)
         except BaseException as error:  # foreign code
-            raise raised(self._session.policy, self._session.request_id, self._step, "its stop", error) from error
+            raise raised(self._session.policy_name, self._session.request_id, self._step, "its stop", error) from error
 
 
 def breach(policy: Policy, name: str, request_id: str, step: object, found: str | BaseException) -> PolicyError:

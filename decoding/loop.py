@@ -37,7 +37,7 @@ from .results import (
 )
 from .seen import Observation, Prefills, ServerLoad
 from .session import Session
-from .steps import Commit, Draft, Outcome, Step, Verify
+from .steps import Commit, Draft, Outcome, PolicyError, Step, Verify
 from .world import DRAFTS, OVERLAPS, TREES, VERIFIES, Op, VerifyItem, WaitingOps, World, check_known
 
 Items = list[tuple[Session, Any]]
@@ -117,7 +117,7 @@ class Loop:
         if request_id not in self._withdrawn:
             self._world.open(session)
         self._withdrawn.discard(request_id)
-        session.policy = self._name
+        session.policy_name = self._name
         self._views[request_id] = self._view(session, self.load, self._world.signal)
         self.load.num_running += 1
         self.load.context_tokens += session.num_prompt + len(session.emitted)
@@ -176,7 +176,7 @@ class Loop:
         """Turn what the world did into new session states and pass the outcomes to the policy.
 
         Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps. Raises
-        TypeError for a draft that was answered with verdicts, or conversely.
+        TypeError for a draft that was answered with verdicts, or conversely, and the PolicyError of a row that failed.
         """
         kind, level, _, _ = op
         expected = OverlapResults if kind == OVERLAPS else DraftResults if kind <= TREES else VerifyResults
@@ -281,6 +281,8 @@ class Loop:
                 self._fail(session, MemoryError(f"deferred {self._deferred_ops} times while nothing ran: {reason}"))
                 self._deferred_ops = 0
         for session, error in failed:
+            if isinstance(error, PolicyError):
+                raise error
             self._fail(session, error)
         return ran, results, num_ran
 

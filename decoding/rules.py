@@ -332,15 +332,24 @@ class Vouched:
 Rule = Exact | Ratio | Typical | Divergence | Fuzzy | Band | Vouched | Deferral | Equilibrium | Ensemble
 
 
+# What a rule is asked of a token, by method.
+_ASKED = {"accepts": "accepted", "escalates": "escalated"}
+
+
+def answer(rule: Rule, method: str, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
+    """What `accepts` or `escalates` of a rule says, False without one; raises ValueError where it returns nothing."""
+    asked = getattr(rule, method, None)
+    said = False if asked is None else asked(facts)
+    if said is None:
+        raise ValueError(f"{method} must return whether the token is {_ASKED[method]}, got None")
+    return said
+
+
 def ruling(rule: Rule, facts: Facts) -> Ruling:
-    """The verdict of `rule` on one token, whose facts are scalars; raises ValueError where it returns nothing."""
-    accepted = rule.accepts(facts)
-    if accepted is None:
-        raise ValueError("accepts must return whether the token is accepted, got None")
-    if accepted:
+    """The verdict of `rule` on one token, whose facts are scalars; raises as `answer`."""
+    if answer(rule, "accepts", facts):
         return Ruling.keep
-    escalates = getattr(rule, "escalates", None)
-    return Ruling.escalate if escalates is not None and escalates(facts) else Ruling.refuse
+    return Ruling.escalate if answer(rule, "escalates", facts) else Ruling.refuse
 
 
 class Signal(NamedTuple):

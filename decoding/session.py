@@ -32,14 +32,14 @@ class Session(RequestText):
     Attributes:
         last: outcome of the previous step; None before the first (the prefill is no step of a policy), and after the
             request was preempted (`Loop.withdraw`).
-        policy: name of the policy that decides, which its loop sets, for errors.
+        policy_name: of the policy that decides, which its loop sets, for errors.
 
     Raises:
         ValueError: `prefill_before` of another length than the pool, or a member that reads the target's states and may
             draft before there are any.
     """
 
-    __slots__ = ("last", "policy", "prefill_before", "tag")
+    __slots__ = ("last", "policy_name", "prefill_before", "tag")
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Session(RequestText):
             reader = pool.names[pool.feature_level]
             raise ValueError(f"{reader} reads the target's states, and no member drafts before the prefill beside it")
         self.last: Outcome | None = None
-        self.policy = ""
+        self.policy_name = ""
 
     @property
     def prefills_first(self) -> bool:

@@ -304,7 +304,8 @@ class ServerTokenizer:
         try:
             prompt = seen.prompt_tokens
             if prompt is None and found.prompt:  # without a text, what was sent is not known
-                prompt = self._count_chat(found.body) or self.count(found.prompt)
+                counts_chats = "messages" in found.body and self._form is _ASKED[0]
+                prompt = self._count_chat(found.body) if counts_chats else self.count(found.prompt)
             output = seen.output_tokens if seen.output_tokens is not None else self.count(found.answer) - self._before
         except ServerError:
             return seen
@@ -312,11 +313,9 @@ class ServerTokenizer:
         return replace(seen, prompt_tokens=prompt or None, output_tokens=output if output >= 0 else None)
 
     def _count_chat(self, body: Mapping[str, Any]) -> int | None:
-        """Tokens of a chat with its template; None for another request, and for a server that does not count these."""
-        if "messages" not in body or self._form is not _ASKED[0]:
-            return None
+        """Tokens of a chat with its template; None where the server tells none: its text alone would be fewer."""
         chat = {name: body[name] for name in _OF_CHATS if name in body}
-        return self._told(self._form[0], {"model": self._model, **chat})
+        return self._told(_ASKED[0][0], {"model": self._model, **chat})
 
     def _count_by(self, form: tuple[str, Callable[[str, str], dict[str, Any]]], text: str) -> int | None:
         path, body = form

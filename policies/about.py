@@ -4,7 +4,7 @@ The closed forms take acceptance as independent and constant: a verifier accepts
 Letters: a acceptance, n window.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
@@ -106,7 +106,10 @@ def _is_whole(value: object) -> bool:
 
 
 def _are_trees(value: object) -> bool:
-    return isinstance(value, tuple | list) and all(isinstance(one, DraftTree) for one in value)
+    """A table or set that is empty holds none."""
+    if isinstance(value, tuple | list):
+        return all(isinstance(one, DraftTree) for one in value)
+    return isinstance(value, Mapping | Set) and not value
 
 
 def _is_run(value: object) -> bool:
@@ -124,7 +127,7 @@ _READ: dict[str, tuple[object, Callable[[object], bool], str]] = {
     "most_pending": (0, _is_whole, "a whole number"),
     "most_off_trunk": (0, _is_whole, "a whole number"),
     "trees": ((), _are_trees, "a tuple of DraftTree"),
-    "named_tags": (frozenset(), lambda value: isinstance(value, frozenset), "a frozenset"),
+    "named_tags": (frozenset(), lambda value: isinstance(value, Set), "a set"),
 }
 
 
@@ -220,7 +223,7 @@ def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> No
 
     `where` is as in "recording served"; `tags`, of the requests, are read only if the policy names any.
     """
-    named: frozenset[str] = getattr(policy, "named_tags", frozenset())
+    named: Set[str] = getattr(policy, "named_tags", frozenset())
     held = set(tags) if named else set()
     missing = sorted(named - held)
     if missing:

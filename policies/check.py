@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from ..base.errors import said
 from ..decoding.legal_steps import DraftEnd, Policy, breach, ruling_of
 from ..decoding.loop import Loop
 from ..decoding.overlap_run import in_turns
@@ -266,8 +267,10 @@ class _CheckedLoop(Loop):
             check_runs(self._runs, step)
             if self._alone and (session.tokens or not isinstance(step, Verify)):
                 raise ValueError("its `about` says target_alone, and this is no step of the target alone")
-            if self._by_pending and self._fixed.setdefault(_pending_of(session), step) != step:
-                raise ValueError("its `about` says by_pending, and it took another step where the same was pending")
+            if self._by_pending:
+                before = self._fixed.setdefault(_pending_of(session), step)
+                if before != step and said(before, repr) != said(step, repr):  # a stop of its own may lack an `__eq__`
+                    raise ValueError("its `about` says by_pending, and it took another step where the same was pending")
         except ValueError as error:
             raise breach(self._policy, self._name, session.request_id, step, error) from error
         return level

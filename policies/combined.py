@@ -7,7 +7,7 @@ conversation) by that request alone and for its rest, by acceptance or speed, an
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from ..base.errors import check_least, check_within
@@ -197,7 +197,7 @@ class OnlyLossless:
     def __init__(self, policy: Policy, about: About | None = None) -> None:
         self._policy = policy
         self.about = about
-        self.named_tags: frozenset[str] = getattr(policy, "named_tags", frozenset())
+        self.named_tags: Set[str] = getattr(policy, "named_tags", frozenset())
 
     def decide(self, seen: Observation) -> Step:
         """The policy's step; raises ValueError if it is a Commit, or the target would judge by a lossy rule."""

@@ -8,7 +8,7 @@ Letters: K judged tokens of one request, M distributions, N contexts, V vocabula
 from abc import abstractmethod
 from collections.abc import Sequence
 from math import exp, isnan, nan
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..decoding.legal_steps import raised
 from ..decoding.results import Deferred, Failed
-from ..decoding.rules import Facts
+from ..decoding.rules import Facts, answer
 from ..decoding.session import Session
 from ..decoding.steps import Verify
 from ..traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
@@ -218,15 +218,14 @@ def facts_of_all(view: PendingView, logits: Tensor, own_token: int, *, tvd: floa
 def ruled(session: Session, step: Verify, facts: Facts) -> tuple[Flags, Flags]:
     """(`[V]` whether the rule accepts, `[V]` whether it leaves the token to the next verifier), by `facts_of_all`.
 
-    Raises PolicyError for what the rule raises.
+    Raises PolicyError for what the rule raises, and for None.
     """
-    shape, rule = facts.target_prob.shape, step.rule
-    escalates: Any = getattr(rule, "escalates", None)
+    shape = facts.target_prob.shape
     try:
-        keeps = np.broadcast_to(rule.accepts(facts), shape)
-        return keeps, np.zeros(shape, dtype=bool) if escalates is None else np.broadcast_to(escalates(facts), shape)
+        keeps, leaves = (np.broadcast_to(answer(step.rule, name, facts), shape) for name in ("accepts", "escalates"))
+        return keeps, leaves
     except BaseException as error:  # foreign code
-        raise raised(session.policy, session.request_id, step, "its rule", error) from error
+        raise raised(session.policy_name, session.request_id, step, "its rule", error) from error
 
 
 def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:

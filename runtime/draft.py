@@ -19,6 +19,7 @@ from ..decoding.prompt_lookup import looked_up
 from ..decoding.results import Drafted, Failed, Rows
 from ..decoding.rules import Signal
 from ..decoding.session import Session
+from ..decoding.steps import PolicyError
 from ..decoding.world import DraftItem
 from ..traces.meta import GREEDY
 from .distances import NonFiniteLogitsError, broken, without_room
@@ -340,12 +341,15 @@ class DraftProcessor:
         ]
         return Drafted(writing.tokens, [writing.state.add(view) for view in views])
 
-    def _look_up(self, level: int, item: DraftItem) -> Drafted:
-        """Copy what followed the newest tokens at an earlier occurrence; no forward. Raises as `check_copy`."""
+    def _look_up(self, level: int, item: DraftItem) -> Drafted | Failed:
+        """Copy what followed the newest tokens at an earlier occurrence; no forward."""
         session, step = item
         rule = self._members[level].lookup
         assert rule is not None
-        check_copy(session, step, self._vocab_size)
+        try:
+            check_copy(session, step, self._vocab_size)
+        except PolicyError as error:
+            return Failed(error)
         tokens = looked_up(session.tail(0), step=step, room=session.room, rule=rule)
         return self._without_distribution(session, session.until_end(tokens))
 

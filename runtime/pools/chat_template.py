@@ -66,10 +66,10 @@ def read_chat_template(file: Path, location: str) -> ChatTemplate:
         rule = f"must have a chat template that can be read ({in_one_line(error)})"
         raise PoolFileError(file, "tokenizer", rule, location) from error
     if isinstance(text, list):  # several by name, of which transformers takes this one
-        named = {one.get("name"): one.get("template") for one in text if isinstance(one, dict)}
+        named = {str(one.get("name")): one.get("template") for one in text if isinstance(one, dict)}
         text = named.get("default")
         if text is None:
-            rule = f"must have one called default among its named chat templates ({', '.join(map(str, named))})"
+            rule = f"must have one called default among its named chat templates ({', '.join(named)})"
             raise PoolFileError(file, "tokenizer", rule, location)
     place = template or config
     if place is None or not isinstance(text, str):

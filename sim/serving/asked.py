@@ -102,7 +102,7 @@ class AskedPolicy:
     def enter(self, request: ServedRequest) -> None:
         """A request enters the batch; no step is decided for it before `make_ready`."""
         load = self.load
-        request.view, request.policy = ServedView(request, load, self._world.signal), self._name
+        request.view, request.policy_name = ServedView(request, load, self._world.signal), self._name
         load.num_running += 1
         load.context_tokens += request.num_text
 

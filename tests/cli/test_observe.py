@@ -88,6 +88,14 @@ def test_prompts_are_counted_as_the_server_counts_them(folder, tokenizer, of_tem
     assert min(counts[0]) > 0
 
 
+def test_a_chat_that_vllm_does_not_count_is_unknown(folder):
+    """Its text alone lacks the tokens of the template."""
+    with served(Ways(usage=False, tokenizer="no chats")) as server:
+        found = json.loads(done(*observe(server, "--chat", "--count-tokens", "--out", "run", "--json", "-")))
+    assert (found["meta"]["counted_by"], found["output_tokens"]) == ("nobody", 20)
+    assert {one.prompt_tokens for one in read_observed(folder / "run").requests} == {None}
+
+
 @pytest.mark.parametrize(
     "said", [None, [True], [{"count": True}], [{"count": -1}], [{"count": 1e3}], [{"tokens": 4}], [[]]]
 )

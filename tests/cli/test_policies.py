@@ -282,6 +282,15 @@ def test_what_a_policy_says_of_itself_may_depend_on_its_options(mine, command, t
     done(*command(kind), "my_policy.py:Says")
 
 
+@pytest.mark.parametrize("has", ["trees = {}", "trees = []", "named_tags = set()", "named_tags = {}.keys()"])
+def test_an_empty_table_is_no_tree_and_tags_are_any_set(mine, command, tmp_path, has):
+    mine()
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write(f"\nclass Holds(Mine):\n    {has}\n")
+    for name in ("my_policy.py:Holds", "per-turn,by=acceptance,policy=my_policy.py:Holds"):
+        done(*command("compare"), name)
+
+
 @pytest.mark.parametrize("where", ["built", "decide", "learn"])
 def test_an_interrupt_is_no_error_of_the_policy(trace, mine, tmp_path, signals_put_back, where):
     """The user may press Ctrl-C while the policy runs."""
@@ -317,6 +326,7 @@ def command(trace, tmp_path, pool_loaded_once):
         "check": ("policy", "check"),
         "simulate": ("simulate", "--trace", trace, *served, "--policy"),
         "run": ("run", *few),
+        "drawn": ("run", "--sampling", "rejection", "--temperature", 1, "--seed", 1, *few),
         "agree": ("agree", *few),
     }.get
 
@@ -342,12 +352,17 @@ def test_a_step_or_a_rule_that_is_refused_is_told_by_where_it_was_decided_or_def
 STOP = "return Draft('draft', 2, Mad()) if seen.room > 1 and not seen.num_pending else self.verify"
 
 
-@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
+@pytest.mark.parametrize("kind", [*QUICK, "simulate", "drawn"])
 @pytest.mark.parametrize(
     ("load", "decide", "told"),
     [
         (f"{RULE}def accepts(self, facts): raise SystemExit(0)", MAD, "its rule raised SystemExit(0) (my_policy.py:5)"),
         (f"{RULE}def accepts(self, facts): pass", MAD, "accepts must return whether the token is accepted, got None"),
+        (
+            f"{RULE}def accepts(self, facts): return False\n    def escalates(self, facts): pass",
+            MAD,
+            "escalates must return whether the token is escalated, got None",
+        ),
         (f"{RULE}def holds(self, signal, product): 1 / 0", STOP, "its stop raised ZeroDivisionError("),
         (f"{RULE}def holds(self, signal, product): pass", STOP, "holds must return whether the draft ends, got None"),
         (
@@ -504,6 +519,18 @@ def test_the_check_holds_a_policy_to_what_it_says_and_may_do(mine, tmp_path, say
     assert line.startswith("policy my_policy.py:Says, request r")
     assert told in line
     assert line.endswith(" (decide: my_policy.py:19)")
+
+
+def test_a_stop_made_anew_in_every_step_is_the_same_step(mine, tmp_path):
+    """Two objects of a class without `__eq__` are never equal."""
+    mine(
+        load=f"{RULE}def holds(self, signal, product): return signal.prob < 0.5",
+        decide=STOP.replace("room > 1", "has_room"),
+    )
+    with (tmp_path / "my_policy.py").open("a") as file:
+        file.write("\nclass Says(Mine):\n    about = About(lossless=True, by_pending=True)\n    decide = Mine.decide\n")
+    ran = paceline("policy", "check", "my_policy.py:Says")
+    assert (ran.code, ran.err) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Ways:
         metrics: pages of /metrics, in turn; the last one stays. Empty: 404.
         timings: of the last chunk, as llama.cpp's.
         key: that has to be sent; "" for none.
-        tokenizer: whether /tokenize answers, as vLLM's unless it says `llama.cpp`.
+        tokenizer: whether /tokenize answers, as vLLM's unless it says `llama.cpp`; `no chats`: of texts only.
         tokenized: what /tokenize answers instead of a count, in turn; the last one stays. Empty: a count.
         models: that are listed.
         policies: that are listed of each model; None: the server knows none.
@@ -113,6 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
                 texts = [body["prompt"]] if "prompt" in body else ["<user>", "<assistant>"]
                 texts += [message["content"] for message in body.get("messages", [])]
                 counted = {"count": sum(map(tokens_of, texts))}
+            if seen.ways.tokenizer == "no chats" and "messages" in body:
+                counted = {"error": {"message": "no chat template"}}
             said = seen.ways.tokenized
             self._page(200, json.dumps((said.pop(0) if len(said) > 1 else said[0]) if said else counted))
             return

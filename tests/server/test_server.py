@@ -371,6 +371,35 @@ def test_a_policy_that_breaks_fails_its_requests_and_the_server_lives(models, tm
         assert client.complete(**short, policy=policy).body["choices"] == client.complete(**short).body["choices"]
 
 
+COPIES = """
+from paceline.decoding.steps import Draft, Verify
+
+class Copies:
+    def __init__(self, pool):
+        self.verify = Verify(pool.target)
+
+    def decide(self, seen):
+        if seen.num_pending or not seen.has_room:
+            return self.verify
+        return Draft("ngram", 1, copy=(1_536 if seen.num_prompt > 30 else 1,))
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_a_request_whose_copy_no_model_knows_fails_alone(models, tmp_path):
+    file = tmp_path / "copies.py"
+    file.write_text(COPIES)
+    with serving(models, policies=[f"{file}:Copies"]) as client, ThreadPoolExecutor(3) as pool:
+        with held(client):
+            found = [pool.submit(client.complete, text) for text in ("Once", "Once upon a time " * 12, "One")]
+            until(lambda: client.service.engine.num_open == 3)
+        sound, broken, other = (one.result() for one in found)
+        assert (sound.status, broken.status, other.status) == (200, 500, 200)
+        assert broken.error["message"].endswith("draft copy must hold ids below 1,536, got 1536")
+
+
 def test_a_request_whose_logits_are_broken_fails_alone(models, prompts, monkeypatch):
     with serving(models, policies=["plain"]) as client:
         target = models.target.model

@@ -1,6 +1,7 @@
 """What pools write, record and replay is what `generate()` of their target writes: windows, ends, options, padding."""
 
 import json
+import re
 import shutil
 from itertools import cycle
 
@@ -456,8 +457,10 @@ def test_a_template_has_the_special_tokens_that_transformers_gives_it(tmp_path, 
     assert len(theirs) > 1
 
 
-def test_named_templates_without_a_default_are_refused_by_name(tmp_path):
+@pytest.mark.parametrize("name", ["tool_use", ["default"], {}])
+def test_named_templates_without_a_default_are_refused_by_name(tmp_path, name):
     (tmp_path / "tokenizer.json").touch()
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [OF_TOOLS]}))
-    with pytest.raises(ValueError, match=r"called default among its named chat templates \(tool_use\), got 'tokenizer"):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [OF_TOOLS | {"name": name}]}))
+    told = f"called default among its named chat templates ({name}), got 'tokenizer"
+    with pytest.raises(ValueError, match=re.escape(told)):
         read_chat_template(tmp_path / "pool.toml", "tokenizer.json")
