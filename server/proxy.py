@@ -198,8 +198,7 @@ class Upstream:
         is_whole, came_ns = False, 0
         try:
             parts = (request, h11.Data(data=body), h11.EndOfMessage())
-            # At once: a second write to a server that answered and closed before it read fails before we can read. It
-            # goes on while we read: a server may answer that a body is too long, and close, before it has it all.
+            # In one write, as a second one fails where the server has closed; its answer may come before it has it all.
             connection.writer.writelines([connection.state.send(part) or b"" for part in parts])
             while not isinstance(event := connection.state.next_event(), h11.EndOfMessage):
                 if event is h11.NEED_DATA:
@@ -220,10 +219,7 @@ class Upstream:
                 connection.writer.close()
 
     async def _next_piece(self, connection: "_Connection") -> bytes:
-        """What comes next; raises TimeoutError for a server that neither says nor takes anything.
-
-        Over TLS what it takes is not known, so that a body must have gone within the time.
-        """
+        """What comes next; raises TimeoutError if nothing came nor went (over TLS what went is not known)."""
         unsent = connection.writer.transport.get_write_buffer_size
         while True:
             left = unsent()
