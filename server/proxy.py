@@ -197,13 +197,12 @@ class Upstream:
         connection = await self._connected()
         is_whole, came_ns = False, 0
         try:
-            for part in (request, h11.Data(data=body), h11.EndOfMessage()):
-                connection.writer.write(connection.state.send(part) or b"")
-            # It is written while we read: a server may answer that a body is too long, and close, before it has it all.
+            parts = (request, h11.Data(data=body), h11.EndOfMessage())
+            # In one write, as a second one fails where the server has closed; its answer may come before it has it all.
+            connection.writer.writelines([connection.state.send(part) or b"" for part in parts])
             while not isinstance(event := connection.state.next_event(), h11.EndOfMessage):
                 if event is h11.NEED_DATA:
-                    async with asyncio.timeout(self._timeout_s):
-                        data = await connection.reader.read(_PIECE)
+                    data = await self._next_piece(connection)
                     came_ns = time.perf_counter_ns()
                     connection.state.receive_data(data)
                 elif isinstance(event, h11.Response | h11.Data):
@@ -218,6 +217,18 @@ class Upstream:
                 self._idle.append((time.monotonic(), connection))
             else:
                 connection.writer.close()
+
+    async def _next_piece(self, connection: "_Connection") -> bytes:
+        """What comes next; raises TimeoutError if nothing came nor went (over TLS what went is not known)."""
+        unsent = connection.writer.transport.get_write_buffer_size
+        while True:
+            left = unsent()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await connection.reader.read(_PIECE)
+            except TimeoutError:
+                if unsent() >= left:
+                    raise
 
     async def _connected(self) -> "_Connection":
         """A connection that is free, else a new one; those that were idle for long are closed."""

@@ -497,7 +497,8 @@ def test_a_proxy_that_is_killed_leaves_whole_files(tmp_path):
                 assert list(open_workload(folder / "workload"))
 
 
-def test_an_answer_before_the_server_has_the_body_passes(tmp_path):
+@pytest.mark.parametrize(("reads", "size"), [(1_000, 2**24), (0, 2**24), (0, 20)])
+def test_an_answer_before_the_server_has_the_body_passes(tmp_path, reads, size):
     """As one to a body that is too long, after which the server closes its connection, with what it has not read."""
     told = b'{"error": "too long"}'
 
@@ -506,7 +507,7 @@ def test_an_answer_before_the_server_has_the_body_passes(tmp_path):
             while True:  # also asked for its counters
                 connection, _ = listening.accept()
                 with connection:
-                    connection.recv(1000)
+                    connection.recv(reads)
                     head = f"HTTP/1.1 413 Too Long\r\nContent-Length: {len(told)}\r\nConnection: close\r\n\r\n"
                     connection.sendall(head.encode() + told)
 
@@ -514,5 +515,36 @@ def test_an_answer_before_the_server_has_the_body_passes(tmp_path):
         threading.Thread(target=answer, args=[listening], daemon=True).start()
         server = SimpleNamespace(url=f"http://127.0.0.1:{listening.getsockname()[1]}")
         with proxied(server, tmp_path / "traffic", model=MODEL, max_body_kib=2**15) as proxy:
-            found = all_of(proxy.url, range(3), at_a_time=1, body=b"x" * 2**24)
+            found = all_of(proxy.url, range(3), at_a_time=1, body=b"x" * size)
     assert [(status, data) for status, _, data, _ in found] == [(413, told)] * 3
+
+
+def test_a_server_that_takes_a_body_slowly_is_not_silent():
+    size, timeout_s = 2**25, 1.0
+
+    def answer(listening):
+        connection, _ = listening.accept()
+        with connection:
+            taken = 0
+            while taken < size and (piece := connection.recv(2**17)):
+                taken += len(piece)
+                time.sleep(0.005)
+            connection.sendall(b"HTTP/1.1 204 Taken\r\nConnection: close\r\n\r\n")
+            while connection.recv(2**18):
+                pass
+
+    async def told(url):
+        head = [("host", "x"), ("content-length", str(size))]
+        async with aclosing(
+            Upstream(url, timeout_s).answer(h11.Request(method="POST", target="/", headers=head), b"x" * size)
+        ) as events:
+            return [event.status_code async for event, _ in events]
+
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)  # what it has not read waits with us
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        threading.Thread(target=answer, args=[listening], daemon=True).start()
+        began_s = time.monotonic()
+        assert asyncio.run(told(f"http://127.0.0.1:{listening.getsockname()[1]}")) == [204]
+        assert time.monotonic() - began_s > timeout_s
