@@ -303,8 +303,8 @@ def observed_lines(run: ObservedRun, figures: ObservedFigures) -> list[str]:
             "chunks are no tokens"
         )
     if meta.counted_by == BY_TOKENIZER:
-        lacking = "no end of sequence and no chat template" if "chat" in meta.endpoint else "no end of sequence"
-        lines.append(f"tokens were counted by the server's tokenizer, from the texts: {lacking} is among them")
+        chats = ", and a chat template only on vLLM" if "chat" in meta.endpoint else ""
+        lines.append(f"tokens were counted by the server's tokenizer: no end of sequence is among them{chats}")
     if meta.acceptance_unknown:
         lines.append(f"acceptance is unknown: {meta.acceptance_unknown}")
     lines.append(f"requests were sent at most {1e3 * figures.late_s:.1f} ms after they were due")

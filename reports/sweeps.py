@@ -366,9 +366,7 @@ class TuningResult(Pictured):
     ranges: str  # the policy's text
     best: str  # with the values that were best on the requests that it was tuned on
     values: Mapping[str, str]  # these, by the name of their range
-    trail: tuple[
-        float | None, ...
-    ]  # the maximised figure of each trial, in their order; None if it failed or is left out
+    trail: tuple[float | None, ...]  # the maximised figure of each trial, in order; None: it failed or is left out
     failed: tuple[str, ...]  # why trials failed or are left out, each reason once
     recording: str
     split: float  # share of each tag that it was tuned on
