@@ -111,7 +111,7 @@ class SeedRow:
 
 
 def reject_alike(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
-    """Whether two rows, of rejected requests by seed, rejected as many at each; else their times are of other ones."""
+    """Whether two rows, of rejected requests by seed, rejected as many at each seed, so that times compare."""
     return all(own == other for own, other in paired(ours, theirs))
 
 

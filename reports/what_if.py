@@ -47,7 +47,7 @@ class WhatIf(Printed):
     def ratio(self, changed: Changed, figure: str) -> Interval | None:
         """A figure over that without changes, by its flat name.
 
-        None where one is 0 or unknown, and of times where other requests were rejected.
+        None where one is 0 or unknown, and of times where more or fewer requests were rejected.
         """
         found = self._ratios(changed, figure)
         return None if found is None else geometric_interval(found)

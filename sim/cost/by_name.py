@@ -216,8 +216,7 @@ def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> Tabl
 
 # Shapes that check a foreign cost before use: rows, new tokens a row, tokens held a row.
 _PROBES = (*product((1, 8), (1, 5), (0, 1000)),)
-# Tokens held beyond those asked, and share of a forward, where its lines are checked.
-_FAR, _OFF_LINE = 1000, 1e-6
+_FAR, _OFF_LINE = 1000, 1e-6  # tokens held beyond those asked, and share of a forward, where its lines are checked
 
 
 def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
