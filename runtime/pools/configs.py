@@ -493,7 +493,8 @@ def give_head(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel, 
         assert entry.shares is not None
         key, name = entry.shares
         with named_in(file, f"{field}.{key}", name):
-            share_embeddings(model, owner)
+            # The states that a drafter reads are of the target's format, and so is it.
+            share_embeddings(model, owner, may_round=key == "embeddings_of")
     if entry.vocabulary is None:
         return
     place, head = file.parent / entry.vocabulary, model.get_output_embeddings()

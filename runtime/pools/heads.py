@@ -6,6 +6,7 @@ gives all others a probability of exactly 0. Letters: N contexts, H width of the
 V vocabulary.
 """
 
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -57,22 +58,29 @@ def own_embeddings(model: PreTrainedModel) -> set[str]:
     return {name for name in names if model.get_parameter(name) is table}
 
 
-def share_embeddings(model: PreTrainedModel, owner: PreTrainedModel) -> None:
-    """Let `model` use the token embeddings and the output head of `owner`, the same modules, of as many tokens.
+def share_embeddings(model: PreTrainedModel, owner: PreTrainedModel, *, may_round: bool) -> None:
+    """Let `model` use the token embeddings and the output head of `owner`, of as many tokens.
+
+    They are the same modules, or rounded copies in the format of `model` where that differs and `may_round`.
 
     Raises:
-        BrokenRuleError: they are of another width, format or device.
+        BrokenRuleError: they are of another width or device, or of another format and may not be rounded.
     """
-    table = owner.get_input_embeddings().weight
+    embeddings, head = owner.get_input_embeddings(), owner.get_output_embeddings()
+    table = embeddings.weight
+    rounded = may_round and model.dtype != table.dtype
     for what, own, other in (
         ("hidden size", int(model.config.hidden_size), table.shape[1]),
-        ("dtype", str(model.dtype).removeprefix("torch."), str(table.dtype).removeprefix("torch.")),
         ("device", str(model.device), str(table.device)),
+        ("dtype", str(model.dtype).removeprefix("torch."), str(table.dtype).removeprefix("torch.")),
     ):
-        if own != other:
+        if own != other and not (rounded and what == "dtype"):
             raise BrokenRuleError(f"must be a member of the same {what} ({own})", str(other))
-    model.set_input_embeddings(owner.get_input_embeddings())
-    model.set_output_embeddings(owner.get_output_embeddings())
+    if rounded:
+        # Together, so that what is tied stays tied.
+        embeddings, head = deepcopy(nn.ModuleList([embeddings, head])).to(model.dtype)
+    model.set_input_embeddings(embeddings)
+    model.set_output_embeddings(head)
     model.config.vocab_size = owner.config.vocab_size
 
 

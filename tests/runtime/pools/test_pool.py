@@ -325,6 +325,25 @@ class TestHeads:
             head_pools.written(tmp_path / "part", more=more)
         )
 
+    @pytest.mark.parametrize(("part", "tied"), [(PART, True), (PART, False), ("", True), ("", False)])
+    def test_a_narrower_format_has_rounded_copies(self, tmp_path, part, tied):
+        keys = SHARES + part + 'dtype = "bfloat16"\n'
+        pool = ModelPool.load(head_pools.written(tmp_path, draft_keys=keys, tied=tied))
+        draft, target = pool.member("draft").model, pool.target.model
+        assert {weight.dtype for weight in draft.parameters()} == {torch.bfloat16}
+        assert {weight.dtype for weight in target.parameters()} == {torch.float32}
+        for own, whole in ((draft.model.embed_tokens, target.model.embed_tokens), (draft.lm_head, target.lm_head)):
+            rows = whole.weight[SAID] if part and own is draft.lm_head else whole.weight
+            assert torch.equal(own.weight, rows.bfloat16())
+        if not part:
+            assert (draft.lm_head.weight is draft.model.embed_tokens.weight) == tied
+        for kind in ("fused", "modules"):
+            choose_forward(draft, kind=kind, share_weights=True, context_tokens=64)
+        found = check_pool(tmp_path).members[0]
+        assert found.num_parameters == pool.member("draft").num_parameters
+        held = {weight.data_ptr(): weight.numel() for weight in draft.parameters()}
+        assert found.weight_bytes == 2 * sum(held.values())
+
     def test_a_model_with_embeddings_of_its_own_may_say_a_part(self, tmp_path):
         pool = ModelPool.load(head_pools.written(tmp_path, draft_keys=PART, has_embeddings=True))
         logits = pool.member("draft").model(input_ids=torch.arange(4)[None]).logits
@@ -336,7 +355,6 @@ class TestHeads:
             ({"has_embeddings": True}, "embeddings_of must be absent where the weights have embeddings of their own"),
             ({"draft_keys": PART}, "must hold every weight ("),
             ({"hidden_size": 16}, "embeddings_of must be a member of the same hidden size (16), got 'target'"),
-            ({"draft_keys": SHARES + PART + 'dtype = "bfloat16"\n'}, "must be a member of the same dtype (bfloat16)"),
             ({"draft_keys": 'embeddings_of = "nobody"\n'}, "embeddings_of must be a member with a path and embeddings"),
             ({"draft_keys": 'vocabulary = "none.json"\n', "has_embeddings": True}, "must be a file that can be read"),
             ({"draft_keys": SHARES + PART + 'tokenizer = "tokenizer.json"\n'}, "may not have both"),
