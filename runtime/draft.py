@@ -48,7 +48,7 @@ def continue_writing(
 ) -> None:
     """As `write`, beginning with the logits `[B, V]` of each request's first token."""
     while True:
-        going, written = choose(executor, sampler, running, logits)
+        going, written = choose(executor, sampler, level, running, logits)
         if not going:
             return
         if len(going) < len(running):
@@ -59,7 +59,7 @@ def continue_writing(
 
 
 def choose(
-    executor: Executor, sampler: Sampler, running: Sequence[Writing], logits: Tensor
+    executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor
 ) -> tuple[list[int], Tensor]:
     """Write a token of every request, chosen from `[B, V]`; returns indices of those that continue, and `[B]` tokens.
 
@@ -71,7 +71,7 @@ def choose(
     written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
     tokens, scores = written.tolist(), best.tolist()
     asks = any(writing.ends is not None for writing in running)
-    said = _signals_of(rows, tokens, scores) if asks else [None] * len(tokens)
+    said = _signals_of(rows, tokens, scores, executor.said.get(level)) if asks else [None] * len(tokens)
     going = []
     for index, (writing, row) in enumerate(zip(running, rows.unbind(), strict=True)):
         if not isfinite(scores[index]):
@@ -82,13 +82,13 @@ def choose(
     return going, written
 
 
-def _signals_of(rows: Tensor, tokens: list[int], best: list[float]) -> list[Signal | None]:
+def _signals_of(rows: Tensor, tokens: list[int], best: list[float], head: Tensor | None) -> list[Signal | None]:
     """Signals of one token each from `[N, V]` distributions; None where they are not finite."""
     said: list[Signal | None] = [None] * len(tokens)
     known = [index for index, score in enumerate(best) if isfinite(score)]
     if known:
         chosen = rows if len(known) == len(tokens) else rows[known]
-        for index, signal in zip(known, signals(chosen, [tokens[index] for index in known]), strict=True):
+        for index, signal in zip(known, signals(chosen, [tokens[index] for index in known], head), strict=True):
             said[index] = signal
     return said
 
@@ -178,7 +178,7 @@ class FeatureReader:
             written: dict[int, int | None] = {place: None for place in range(len(running)) if place not in due}
             if due:
                 asked = [running[place][0] for place in due]
-                going, chosen = choose(self._executor, sampler, asked, logits[due])
+                going, chosen = choose(self._executor, sampler, self._level, asked, logits[due])
                 tokens = chosen.tolist()
                 written |= {due[index]: tokens[index] for index in going}
             running = [pair for place, pair in enumerate(running) if place in written]

@@ -44,9 +44,9 @@ class Phases:
 class Executor:
     """Mutates the caches of its state manager and its notes of forwards.
 
-    `forwards` are by level. `sharing`: the prefix caches of the run; `reader`: level and forward of the member that
-    reads the target's states (None for none). `phases`: seconds since the run began, of the forwards that were read so
-    far.
+    `forwards` are by level, and `said` where a member writes some tokens only: these, `[K]`, ascending. `sharing`: the
+    prefix caches of the run; `reader`: level and forward of the member that reads the target's states (None for none).
+    `phases`: seconds since the run began, of the forwards that were read so far.
     """
 
     def __init__(
@@ -57,8 +57,10 @@ class Executor:
         clock: Clock,
         sharing: PrefixSharing | None = None,
         reader: tuple[int, FeatureForward] | None = None,
+        said: Mapping[int, Tensor] | None = None,
     ) -> None:
         self.manager = manager
+        self.said = said or {}
         self.sharing = sharing or PrefixSharing(manager, None)
         self.sampler = sampler
         self.clock = clock
@@ -70,7 +72,7 @@ class Executor:
 
     def twin(self) -> "Executor":
         """Another one for the same members and caches, with its own notes of forwards."""
-        return Executor(self._forwards, self.manager, self.sampler, self.clock, self.sharing, self._reader)
+        return Executor(self._forwards, self.manager, self.sampler, self.clock, self.sharing, self._reader, self.said)
 
     def device(self, level: int) -> torch.device:
         """Where a member runs."""

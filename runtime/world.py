@@ -103,7 +103,8 @@ class TorchWorld:
         own_clock = self.clock if pool.ranks is None else Clock(devices)
         sharing = PrefixSharing(self.manager, prefixes)
         how, reader = sampler or make_sampler(sampling), pool.reader(forward, share_weights=share_weights)
-        self._executor = Executor(self._forwards, self.manager, how, own_clock, sharing, reader)
+        said = {level: tokens for level, member in enumerate(pool.members) if (tokens := member.said) is not None}
+        self._executor = Executor(self._forwards, self.manager, how, own_clock, sharing, reader, said)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign, reader=pool.feature_level)

@@ -105,6 +105,12 @@ class LoadedMember:
         """Tokens that end a text (`end_tokens`); none for `ngram`."""
         return () if self.model is None else end_tokens(self.model)
 
+    @property
+    def said(self) -> torch.Tensor | None:
+        """`[K]` the only tokens that it may write, ascending; None: it may write all."""
+        head = None if self.model is None else self.model.get_output_embeddings()
+        return head.tokens if isinstance(head, SubsetHead) else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedMembers:

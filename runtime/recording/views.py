@@ -75,10 +75,13 @@ def _with_noise(plain: Tensor, sampling: Sampling, noise: NDArray[np.float32] | 
     return plain if noise is None else plain + torch.as_tensor(noise, device=plain.device)
 
 
-def entropies(probs: Tensor) -> Tensor:
-    """`[...]` entropy of distributions `[..., V]`, nats; 0 log 0 is 0."""
-    entropy: Tensor = torch.special.entr(probs).sum(dim=-1)
-    return entropy
+# Below the log of every probability that is not 0 in float64.
+_NEVER = -800.0
+
+
+def entropies(probs: Tensor, log_probs: Tensor) -> Tensor:
+    """`[...]` entropy of distributions `[..., V]`, nats, from both forms of them; 0 log 0 is 0."""
+    return -torch.linalg.vecdot(probs, log_probs.clamp(min=_NEVER))
 
 
 def gaps(probs: Tensor) -> Tensor:
@@ -134,13 +137,13 @@ def _other_fields(
     chosen = best.indices[..., 0]
     if (ahead <= 0).any():  # argmax takes the first of equal scores; topk guarantees no order
         chosen = torch.where(ahead > 0, chosen, ranked.argmax(dim=-1))
-    probs = log_probs.exp()
+    probs = plain.softmax(dim=-1)
     return {
         "next_token": _numpy(chosen).astype(np.int32),
         "next_log_prob": _numpy(log_probs.gather(-1, chosen[..., None])[..., 0]),
         "top_log_prob": _numpy(log_probs.amax(dim=-1)),
         "gap": _numpy(gaps(probs) if noise is not None else _ahead(probs, best.indices)),
-        "entropy": _numpy(entropies(probs)),
+        "entropy": _numpy(entropies(probs, log_probs)),
         "tvd": _pair_distances(probs) if others is None else _distances(probs, others.exp()),
         "near_tie": _numpy(ahead < NEAR_TIE),
     }

@@ -3,6 +3,8 @@ import pytest
 import torch
 from paceline.runtime.coupled_noise import RequestNoise
 from paceline.runtime.recording.views import scores, total_variation, view
+from paceline.runtime.state import signals
+from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Sampling
 from scipy.special import log_softmax
 from scipy.stats import entropy
@@ -33,6 +35,21 @@ def test_equals_float64_formulas(sampling, noise):
     assert np.array_equal(seen.next_log_prob, seen.top_log_prob) == (sampling is GREEDY)
     context, token = np.array([0, 7, 7], dtype=np.int32), np.array([3, 0, 16], dtype=np.int32)
     assert np.allclose(seen.log_prob_of(context, token), log_probs[:, context, token], atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_signals_of_a_part_of_the_vocabulary(given):
+    said = torch.tensor([2, 3, 5, 11, 16])
+    logits = torch.full((40, 17), -torch.inf)
+    logits[:, said] = LOGITS[0][:, said]
+    tokens = said[torch.arange(40) % len(said)]
+    found = signals(logits, tokens.tolist(), said if given else None)
+    probs = logits[:, said].double().softmax(dim=-1).numpy()
+    best = np.sort(probs, axis=-1)
+    own = probs[np.arange(40), np.arange(40) % len(said)]
+    assert np.allclose(np.log([each.prob for each in found]), np.log(own), atol=LOG_PROBS.step)
+    assert np.allclose([each.entropy for each in found], entropy(probs, axis=-1), atol=ENTROPIES.step)
+    assert np.allclose([each.gap for each in found], best[:, -1] - best[:, -2], atol=UNITS.step)
 
 
 def test_ties_go_to_the_first_token_and_are_counted():
