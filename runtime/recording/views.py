@@ -81,7 +81,8 @@ _NEVER = -800.0
 
 def entropies(probs: Tensor, log_probs: Tensor) -> Tensor:
     """`[...]` entropy of distributions `[..., V]`, nats, from both forms of them; 0 log 0 is 0."""
-    return -torch.linalg.vecdot(probs, log_probs.clamp(min=_NEVER))
+    mean: Tensor = torch.linalg.vecdot(probs, log_probs.clamp(min=_NEVER))
+    return -mean
 
 
 def gaps(probs: Tensor) -> Tensor:
