@@ -430,6 +430,7 @@ def _kernels(
     tables = KernelTables(Path(name.removeprefix(KERNELS)), named, extrapolate=extrapolate)
     known = _shapes(name, recording, None)
     parts = {model.name: parts_of(model, recording.decoders) for model in known.models}
+        target=known.target,
     return KernelCost(
         tables,
         known.models,
@@ -444,7 +445,8 @@ def _kernels(
 class _Shapes:
     """Shapes of a recording's members."""
 
-    models: tuple[ModelInfo, ...]  # the target last
+    models: tuple[ModelInfo, ...]  # of these; the target last
+    target: ModelInfo | None  # the recording's, also if not among them; None: unknown
     free: tuple[str, ...]  # members that copy text
     remarks: tuple[str, ...]  # assumptions
 
@@ -481,3 +483,5 @@ def _shapes(name: str, recording: Recording, members: Collection[str] | None) ->
 def _without_shape(recording: Recording) -> list[str]:
     known = recording.known_shapes()
     return [name for name in reversed(recording.about.models) if name not in known]
+    target = shapes.get(about.target)
+        target=None if target is None else target.shape,

@@ -104,6 +104,21 @@ def test_each_member_costs_what_its_own_device_takes(cluster):
     assert placed.name == "draft on my-l40s, target on h100 (vllm)"
 
 
+def test_a_drafter_on_a_device_of_its_own_costs_what_drafters_do(tmp_path):
+    """Not what a target does, though it is the last member there; the group of its range is the target's."""
+    path = tmp_path / "apart.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\nmembers.draft = { device = "h200" }\n')
+    for more in ((), ("target=qwen-3-30b-a3b",)):
+        recording = llamas().with_shapes(more) if more else llamas()
+        placed, beside = open_cluster(path, recording).replicas[0].cost, make_cost("h200", recording)
+        costs = [(placed, beside), *zip(placed.ends(whole=True), beside.ends(whole=True), strict=True)]
+        assert len(costs) == 5
+        for new in (3, 12):
+            shape = {"num_rows": 3, "new_tokens": new, "context_tokens": 900}
+            for one, other in costs:
+                assert one.forward_s("draft", **shape) == other.forward_s("draft", **shape)
+
+
 OFFLOADING = """
 [[replicas]]
 device = "h100"
