@@ -14,7 +14,7 @@ from ...policies.about import members_run_by
 from ...policies.by_name import PolicySpec
 from ...traces.recording import Recording
 from ...traces.workloads.arrival import PS_PER_S
-from ..cost.base import CostModel
+from ..cost.base import CostModel, DraftTerms
 from ..cost.by_name import lower_bound, make_cost, roofline_of
 from ..cost.devices import ENDING, OWN_DEVICE, known_devices
 from ..cost.engines import EngineTerms, engine_terms
@@ -184,6 +184,11 @@ class PlacedCost(PricedAsCost):
         return self._notes()
 
     def _price(self, model: str) -> tuple[CostModel, str]:
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        cost, model = self._price(model)
+        return cost.draft_terms(model)
+
         return self._prices.get(model, self._prices[self._target]).cost, model
 
 
