@@ -58,6 +58,15 @@ def test_measured_seconds_are_taken_to_it(written):
     assert seconds(own, 1, model="target") == seconds(same, 1, model="target")
 
 
+@pytest.mark.parametrize("key", ["tensor_parallel = 2", 'engine = "sglang"'])
+@pytest.mark.parametrize("option", ["device", "measured_on"])
+def test_measured_seconds_are_not_taken_to_several_devices_nor_to_another_engine(written, key, option):
+    timed = recording_of(request_of("a", wall_s={"": 2.0}), models=shapes("eagle", "target"))
+    places = {"device": "h200", "measured_on": "a100", option: written(H100 + REPLICA + REPLICA + key)}
+    with pytest.raises(ArgumentError, match=f"`on` takes seconds from one device to one, .* have {key[:6]}"):
+        make_cost("timed", timed, on=OnDevice(**places))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -107,7 +116,14 @@ def test_what_replicas_say_of_their_device_is_asked_for_by_options(written):
         make_cost(path, RECORDING)
     assert make_cost(path, RECORDING, engine="bare").name == "mine"
     several = REPLICA + REPLICA + "tensor_parallel = 2\n" + REPLICA + "tensor_parallel = 4\nrole = 'prefill'\n"
-    assert make_cost(written(H100 + several), RECORDING).name == "mine"
+    cost = make_cost(written(H100 + several), RECORDING)
+    assert cost.name == "mine"
+    assert cost.notes()[0].endswith("mine.toml have `tensor_parallel` 1, 2: these are seconds of 1")
+    cost = make_cost(written(H100 + several), RECORDING, tensor_parallel=2)
+    assert not any(note.startswith("replicas of") for note in cost.notes())
+    like = H100.replace("[devices.mine]", '[devices.mine]\nlike = "h100"') + REPLICA + REPLICA + 'engine = "sglang"\n'
+    note = make_cost(written(like), RECORDING).notes()[0]
+    assert note.endswith("mine.toml have `engine` none, sglang: these are seconds of the default one")
     with pytest.raises(
         TomlFileError, match=r"mine.toml: replicas\[0\].tensor_parallel input should be a valid integer"
     ):
