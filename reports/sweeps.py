@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from ..base.errors import ArgumentError, counted, known_are
+from ..policies.chain_text import BASELINE
 from ..runs.cells import CellsPlayed
 from .comparison import comparison_title, shared_remarks
 from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired
@@ -360,7 +361,14 @@ class TunedHalf:
     requests: int
     rates: Mapping[str, float]  # output tokens per second by policy, the target alone among them where that is known
     intervals: Mapping[str, Interval | None]  # 95% intervals over requests; None if unknown
-    speed_up: Interval | None  # over the target alone; None if unknown
+    speed_up: Interval | None  # 95% interval over requests of that over the target alone; None if unknown
+
+    def gain(self, policy: str) -> float | None:
+        """The speed-up of the tuned policy, also where its interval is unknown; None where the target alone is."""
+        if self.speed_up is not None:
+            return self.speed_up.mean
+        alone = self.rates.get(BASELINE)
+        return self.rates[policy] / alone if alone else None
 
     def to_json(self, policy: str) -> dict[str, Any]:
         """The figures of one policy."""
@@ -370,7 +378,7 @@ class TunedHalf:
             "requests": self.requests,
             "output_tokens_per_s": self.rates[policy],
             "output_tokens_per_s_ci": None if bounds is None else list(bounds.bounds),
-            "speed_up": None if speed_up is None else speed_up.mean,
+            "speed_up": self.gain(policy),
             "speed_up_ci": None if speed_up is None else list(speed_up.bounds),
         }
 
@@ -464,12 +472,13 @@ class Tuned(TuningResult):
     def _row(self, half: TunedHalf) -> dict[str, str]:
         bounds = half.intervals[self.best]
         sure = f" ± {bounds.half_width:,.1f}" if bounds is not None and bounds.half_width else ""
-        speed_up = half.speed_up
+        gain, over = half.gain(self.best), half.speed_up
+        sure_gain = "" if over is None else f" ± {over.half_width:.2f}"
         return {
             "requests": half.name,
             "number": f"{half.requests:,}",
             f"tokens/s, {self._over}": f"{half.rates[self.best]:,.1f}{sure}",
-            "over the target alone": "" if speed_up is None else f"{speed_up.mean:.2f}x ± {speed_up.half_width:.2f}",
+            "over the target alone": "" if gain is None else f"{gain:.2f}x{sure_gain}",
         }
 
 
