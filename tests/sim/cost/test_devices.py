@@ -4,10 +4,10 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.toml import TomlFileError
 from paceline.sim.cost.by_name import OnDevice, make_cost
-from paceline.sim.cost.devices import DevicesContent
+from paceline.sim.cost.devices import DevicesContent, ReplicaOfCost
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.cluster_file import ClusterContent, ClusterFileError
+from paceline.sim.serving.cluster_file import ClusterContent, ClusterFileError, ReplicaTable
 
 from .shapes import RECORDING, seconds
 from .timed_recordings import recording_of, request_of, shapes
@@ -87,6 +87,27 @@ def test_measured_seconds_are_not_taken_to_several_devices_nor_to_another_engine
             "mine.toml: devices.mine.mass_kg is not a known key (known are like, flops_per_s, bytes_per_s, ",
         ),
         ("devices = ", "mine.toml: devices file must be TOML in UTF-8, got"),
+        (
+            H100.replace("3.35e12", "3350"),
+            "devices.mine.bytes_per_s input should be greater than or equal to 1000000, got 3350",
+        ),
+        (
+            H100.replace("80e9", "80"),
+            "devices.mine.memory_bytes input should be greater than or equal to 1000000, got 80",
+        ),
+        (
+            H100.replace("67e12", "67"),
+            "devices.mine.flops_per_s.float32 input should be greater than or equal to 1000000",
+        ),
+        (
+            H100.replace("450e9", "450"),
+            "devices.mine.link_bytes_per_s input should be greater than or equal to 1000000",
+        ),
+        (
+            H100 + "layer_launch_s = 10",
+            "devices.mine.layer_launch_s input should be less than or equal to 0.01, got 10",
+        ),
+        (H100 + "link_latency_s = 30", "devices.mine.link_latency_s input should be less than or equal to 1, got 30"),
     ],
 )
 def test_files_without_one_device_are_refused(written, text, told):
@@ -128,6 +149,11 @@ def test_what_replicas_say_of_their_device_is_asked_for_by_options(written):
         TomlFileError, match=r"mine.toml: replicas\[0\].tensor_parallel input should be a valid integer"
     ):
         make_cost(written(H100 + REPLICA + "tensor_parallel = '2'"), RECORDING)
+    with pytest.raises(
+        TomlFileError, match=r"replicas\[0\].tensor_paralel is not a known key \(did you mean tensor_para"
+    ):
+        make_cost(written(H100 + REPLICA + "tensor_paralel = 2"), RECORDING)
+    assert ReplicaOfCost.model_fields.keys() == ReplicaTable.model_fields.keys()
 
 
 def test_what_is_neither_of_the_sheet_nor_a_file(written):
