@@ -388,7 +388,7 @@ def test_the_seconds_of_one_device_beside_the_memory_of_another_are_refused(tmp_
         simulate(**asked, cost="cpu", on="h200", measured_on="h100", extrapolate=True)
     asked["cluster"] = tmp_path / "two.toml"
     asked["cluster"].write_text('[[replicas]]\ndevice = "h100"\ntensor_parallel = 2\n')
-    rule = r"`tensor_parallel` must be that of every replica of two, 2, beside `cost` h100: .* got 1"
+    rule = r"`tensor_parallel` must be that of every replica of two \(2\), or `cost` be left out: .* got 1"
     with pytest.raises(ValueError, match=rule):
         simulate(**asked, cost="h100")
     assert simulate(**asked, cost="h100", tensor_parallel=2).log.meta.about.cluster == "two"
