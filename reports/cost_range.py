@@ -5,6 +5,7 @@ the first seed's run is.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from .intervals import Interval, geometric_interval, paired
 from .serving_tables import SeedRow, cells_between, columns, reject_alike
@@ -50,11 +51,22 @@ def gain(row: SeedRow, alone: SeedRow) -> Interval | None:
 
 def gain_range(row: SeedRow, alone: SeedRow) -> tuple[float, float] | None:
     """The gain at the ends of the cost's range, the same end for both; None if unknown."""
-    here, both = gain(row, alone), list(zip(_at_first(alone), _at_first(row), strict=True))
-    if here is None or len(both) < 2 or not all(other and own for other, own in both):
+    here = gain(row, alone)
+    return None if here is None else ratio_range(here, alone, row, IN_SYSTEM_S)
+
+
+def ratio_range(here: Interval, ours: SeedRow, theirs: SeedRow, figure: str) -> tuple[float, float] | None:
+    """The ratio of a figure of two rows at the ends of their costs' ranges, the same end for both; None if unknown.
+
+    `here` is the ratio at the costs themselves.
+    """
+    if len(ours.ends) != len(theirs.ends) or not ours.ends:
         return None
-    ratios = [other / own for other, own in both]
-    moved = [ratio / ratios[0] for ratio in ratios]
+    both = list(zip(_at_first(ours, figure), _at_first(theirs, figure), strict=True))
+    if not all(own and other for own, other in both):
+        return None
+    first, *ends = (own / other for own, other in both)
+    moved = [1.0, *(ratio / first for ratio in ends)]
     return here.mean * min(moved), here.mean * max(moved)
 
 
@@ -65,6 +77,6 @@ def is_better_at_ends(row: SeedRow, other: SeedRow, figure: str, *, most: bool) 
     return all((own >= theirs) if most else (own <= theirs) for own, theirs in values)
 
 
-def _at_first(row: SeedRow) -> list[float]:
-    """Time in the system of the first seed's run at the cost itself, then at each end."""
-    return [run.flat[IN_SYSTEM_S] for run in (row.runs[0], *row.ends)]
+def _at_first(row: SeedRow, figure: str) -> list[Any]:
+    """A figure of the first seed's run at the cost itself, then at each end; None where it is unknown."""
+    return [run.flat.get(figure) for run in (row.runs[0], *row.ends)]

@@ -5,7 +5,7 @@ at least as good by every objective, and better by one (Pareto).
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import ge
@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from ..base.errors import ArgumentError, counted, known_are
+from ..policies.chain_text import BASELINE
 from ..runs.cells import CellsPlayed
 from .comparison import comparison_title, shared_remarks
 from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired
@@ -97,7 +98,12 @@ class SettingFigures:
     """One setting with its figures at each seed."""
 
     setting: Mapping[str, Any]  # keywords except the seed
-    seeds: tuple[Mapping[str, Any], ...]  # figures, at least one
+    by_seed: Mapping[int, Mapping[str, Any]]  # figures, of one seed at least
+
+    @property
+    def seeds(self) -> tuple[Mapping[str, Any], ...]:
+        """The figures at each seed."""
+        return tuple(self.by_seed.values())
 
     def mean(self, figure: str) -> float | None:
         """The mean over seeds; None where one of them lacks it."""
@@ -191,16 +197,11 @@ class BestSettings(Pictured):
         more = len(self.found) - MOST_SHOWN
         more_there = [f"{more:,} more are on the front; --json has all"] if more > 0 else []
         alike: dict[str, list[str]] = {}  # notes that differ in a policy or a number stand once
-        for note in self._notes():
+        for note in _notes(self.found[:MOST_SHOWN]):
             alike.setdefault(_NUMBERED.sub("", note), []).append(note)
         notes = [first + (f"; {len(more)} more of this kind" if more else "") for first, *more in alike.values()]
         remarks = [*self.remarks, *notes, *more_there]
         return [table(rows, texts={*self.varied, *self.by}, title=self.headline(), remarks=remarks, lines=ends)]
-
-    def _notes(self) -> list[str]:
-        """What readers of the figures that are shown must know of recordings and seconds."""
-        texts = [str(one.seeds[0].get(NOTES) or "") for one in self.found[:MOST_SHOWN]]
-        return list(dict.fromkeys(note for text in texts for note in text.splitlines()))
 
     def lines(self) -> Sequence[str]:
         """A line if no setting is left."""
@@ -214,7 +215,8 @@ class BestSettings(Pictured):
             "objectives": [one.text for one in self.objectives],
             "subject_to": [one.to_json() for one in self.limits],
         }
-        return {**asked, "by": list(self.by), "settings": self.to_dicts(), "remarks": [*self.remarks, *self._notes()]}
+        remarks = [*self.remarks, *_notes(self.found)]
+        return {**asked, "by": list(self.by), "settings": self.to_dicts(), "remarks": remarks}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each setting: its keywords, the seeds it was played at, and the mean of each figure."""
@@ -248,14 +250,14 @@ def best_settings(
     """
     if not objectives:
         raise ArgumentError("`objective` must name a figure, got none")
-    settings: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any] | None]]] = {}
+    settings: dict[str, tuple[Mapping[str, Any], dict[int, Mapping[str, Any] | None]]] = {}
     for keywords, figures in rows:
         setting = {name: value for name, value in keywords.items() if name != SEED}
-        settings.setdefault(repr(setting), (setting, []))[1].append(figures)
+        settings.setdefault(repr(setting), (setting, {}))[1][keywords.get(SEED, 0)] = figures
     whole = [
-        SettingFigures(setting=setting, seeds=tuple(one for one in seeds if one is not None))
+        SettingFigures(setting=setting, by_seed={seed: one for seed, one in seeds.items() if one is not None})
         for setting, seeds in settings.values()
-        if None not in seeds
+        if None not in seeds.values()
     ]
     known = dict.fromkeys(name for one in whole for seed in one.seeds for name in seed if name != NOTES)
     if not known:
@@ -275,9 +277,7 @@ def best_settings(
     for one in within:
         groups.setdefault(repr([one.setting.get(name) for name in by]), []).append(one)
     if any(one.figure not in OF_ALL for one in aims):  # a figure of served requests flatters who rejects some
-        groups = {
-            name: rejecting_fewest(group, lambda one: {0: one.mean(REJECTED) or 0.0}) for name, group in groups.items()
-        }
+        groups = {name: rejecting_fewest(group, _rejections(group)) for name, group in groups.items()}
     compared = [one for group in groups.values() for one in group]
     found = tuple(one for group in groups.values() for one in front(group, aims))
     return BestSettings(
@@ -289,6 +289,17 @@ def best_settings(
         others=tuple(one for one in compared if one not in found),
         remarks=tuple(_remarks(missing, len(settings), len(whole), len(able), len(within), len(compared))),
     )
+
+
+def _rejections(group: Sequence[SettingFigures]) -> Callable[[SettingFigures], Mapping[int, float]]:
+    """What gives a setting's rejected requests by seed, of those at which all were played; without any, their mean."""
+    shared = set.intersection(*(set(one.by_seed) for one in group))
+
+    def rejected(one: SettingFigures) -> Mapping[int, float]:
+        counts = {seed: one.by_seed[seed].get(REJECTED) or 0.0 for seed in shared}
+        return counts or {0: one.mean(REJECTED) or 0.0}
+
+    return rejected
 
 
 def _remarks(missing: int, settings: int, whole: int, able: int, within: int, compared: int) -> list[str]:
@@ -309,6 +320,12 @@ def _remarks(missing: int, settings: int, whole: int, able: int, within: int, co
             "`paceline tune` reports on requests that had no part in the choice"
         )
     return remarks
+
+
+def _notes(settings: Sequence[SettingFigures]) -> list[str]:
+    """What readers of their figures must know of recordings and seconds."""
+    texts = [str(seed.get(NOTES) or "") for one in settings for seed in one.seeds]
+    return list(dict.fromkeys(note for text in texts for note in text.splitlines()))
 
 
 def _means(settings: Sequence[SettingFigures], figure: str) -> tuple[float, ...]:
@@ -344,7 +361,14 @@ class TunedHalf:
     requests: int
     rates: Mapping[str, float]  # output tokens per second by policy, the target alone among them where that is known
     intervals: Mapping[str, Interval | None]  # 95% intervals over requests; None if unknown
-    speed_up: Interval | None  # over the target alone; None if unknown
+    speed_up: Interval | None  # 95% interval over requests of that over the target alone; None if unknown
+
+    def gain(self, policy: str) -> float | None:
+        """The speed-up of the tuned policy, also where its interval is unknown; None where the target alone is."""
+        if self.speed_up is not None:
+            return self.speed_up.mean
+        alone = self.rates.get(BASELINE)
+        return self.rates[policy] / alone if alone else None
 
     def to_json(self, policy: str) -> dict[str, Any]:
         """The figures of one policy."""
@@ -354,7 +378,7 @@ class TunedHalf:
             "requests": self.requests,
             "output_tokens_per_s": self.rates[policy],
             "output_tokens_per_s_ci": None if bounds is None else list(bounds.bounds),
-            "speed_up": None if speed_up is None else speed_up.mean,
+            "speed_up": self.gain(policy),
             "speed_up_ci": None if speed_up is None else list(speed_up.bounds),
         }
 
@@ -448,12 +472,13 @@ class Tuned(TuningResult):
     def _row(self, half: TunedHalf) -> dict[str, str]:
         bounds = half.intervals[self.best]
         sure = f" ± {bounds.half_width:,.1f}" if bounds is not None and bounds.half_width else ""
-        speed_up = half.speed_up
+        gain, over = half.gain(self.best), half.speed_up
+        sure_gain = "" if over is None else f" ± {over.half_width:.2f}"
         return {
             "requests": half.name,
             "number": f"{half.requests:,}",
             f"tokens/s, {self._over}": f"{half.rates[self.best]:,.1f}{sure}",
-            "over the target alone": "" if speed_up is None else f"{speed_up.mean:.2f}x ± {speed_up.half_width:.2f}",
+            "over the target alone": "" if gain is None else f"{gain:.2f}x{sure_gain}",
         }
 
 

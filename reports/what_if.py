@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
+from .cost_range import ENDS_REMARK, ratio_range
 from .intervals import Interval, enough_values, geometric_interval, over_product, paired
 from .load import COMPARED, OF_ALL, not_told_apart
 from .rates import with_ends
@@ -52,6 +53,11 @@ class WhatIf(Printed):
         found = self._ratios(changed, figure)
         return None if found is None else geometric_interval(found)
 
+    def range_of_cost(self, changed: Changed, figure: str) -> tuple[float, float] | None:
+        """The same ratio at the ends of the costs' ranges; None if unknown."""
+        here = self.ratio(changed, figure)
+        return None if here is None else ratio_range(here, changed.row, self.base, figure)
+
     def term(self, figure: str) -> Interval | None:
         """The effect of all together over the product of each one's alone: 1 if they are independent."""
         if self.together is None:
@@ -93,7 +99,14 @@ class WhatIf(Printed):
         if self.together is not None:
             rows.append({"change": TERM} | {head: self._cell(self.term(name)) for head, name in self._figures()})
         ends = [len(self.alone) - 1] if self.together is not None else []
-        return base, table(rows, title="times what it is without changes", lines=ends)
+        found = [base, table(rows, title="times what it is without changes", lines=ends)]
+        if any(self.range_of_cost(one, name) is not None for one in self.runs for _, name in self._figures()):
+            ranges = [
+                {"change": one.name} | {head: _between(self.range_of_cost(one, name)) for head, name in self._figures()}
+                for one in self.runs
+            ]
+            found.append(table(ranges, title="range of cost, times what it is without changes", remarks=[ENDS_REMARK]))
+        return found
 
     def _unserved(self) -> list[str]:
         """Requests that are in no latency, a line for each run without some."""
@@ -123,6 +136,10 @@ class WhatIf(Printed):
             enough = min((number for one in logs if (number := enough_values(one)) is not None), default=None)
             names = [one.name for one in open_to]
             said.append(not_told_apart(names, "no change", seeds=max(map(len, logs)), enough=enough))
+        certain = [one for one, _ in known if one not in open_to]
+        ranges = [(one.name, self.range_of_cost(one, LEADING)) for one in certain]
+        by_cost = [name for name, ends in ranges if ends is not None and ends[0] <= 1 <= ends[1]]
+        said += [f"{', '.join(by_cost)} cannot be told apart from no change by this cost"] if by_cost else []
         term = self.term(LEADING)
         return said if term is None else [*said, _of_term(term)]
 
@@ -132,7 +149,9 @@ class WhatIf(Printed):
             **self.meta,
             **self.promised.to_json(),
             "base": self.base.to_json(),
-            "changes": [{"change": one.name, "ratio": self._json_of(one)} for one in self.runs],
+            "changes": [
+                {"change": one.name, "ratio": self._json_of(one), "range": self._ranges_of(one)} for one in self.runs
+            ],
             "conclusion": list(self.lines()),
             "remarks": [*self.remarks, *self._unserved()],
         }
@@ -143,6 +162,9 @@ class WhatIf(Printed):
         ratios = {name: self.ratio(changed, name) for name in COMPARED}
         return {name: one.to_json() for name, one in ratios.items() if one is not None}
 
+    def _ranges_of(self, changed: Changed) -> dict[str, list[float]]:
+        return {name: list(ends) for name in COMPARED if (ends := self.range_of_cost(changed, name)) is not None}
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each change, and for all together; a column for each figure's ratio."""
         rows = [
@@ -150,6 +172,10 @@ class WhatIf(Printed):
             for one in self.runs
         ]
         return flat_rows(rows)
+
+
+def _between(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
 
 
 def _of_term(term: Interval) -> str:

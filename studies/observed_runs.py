@@ -301,6 +301,12 @@ def replayer(
     """
     unknown = FileCost("what is fitted", {}) if is_fitted else None
     setting = serving_setting(recording, "observed", cluster, ServingOptions(cost=cost, seed=seed), cost=unknown)
+    return replayer_of(setting, policy)
+
+
+def replayer_of(setting: ServingSetting, policy: str | None) -> Replayer:
+    """The cluster of a setting, at its seed; as `replayer`, whatever workload the setting has."""
+    seed = setting.replay.seed
     own = all(replica.policy is not None for replica in setting.cluster.replicas)
     asked = PLAIN if policy is None and not own else policy
     named, tables = None if asked is None else named_policy(asked), setting.tables(seed)

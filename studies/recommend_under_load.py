@@ -40,7 +40,17 @@ from ..traces.recording import Recording
 from .compare import built
 from .engine_settings import EngineSettings
 from .load import LoadRuns, check_policies, meta_of
-from .options import FindRatesOptions, RecommendOptions, RecommendUnderLoadOptions, checked, shared, takes
+from .observed_runs import replayable, replayer_of
+from .options import (
+    FindRatesOptions,
+    RecommendOptions,
+    RecommendUnderLoadOptions,
+    ReplayOptions,
+    ServingOptions,
+    checked,
+    shared,
+    takes,
+)
 from .rates import NoRateError, find_rates
 from .recommend import (
     MEASURE,
@@ -58,8 +68,8 @@ from .recommend import (
     version_of,
 )
 from .serving import ServingSetting, notes_on, serving_setting
-from .setting import NamedPolicy, named_policies, opened_recording, with_models
-from .validate_observed import validate_observed
+from .setting import NamedPolicy, named_policies, opened_recording
+from .validate_observed import held_against
 
 UNDER_LOAD = "recommend_under_load"  # the call, in a ledger
 
@@ -230,14 +240,10 @@ def _observed(question: _Question) -> Printed | None:
     asked = question.asked
     if asked.observed is None:
         return None
-    return validate_observed(
-        asked.observed,
-        cluster=asked.cluster,
-        policy=question.chain(question.present or 0),
-        recording=with_models(question.recording, asked.models),
-        cost=None if asked.cost is None else str(asked.cost),
-        seed=asked.seed,
-    )
+    run = replayable(asked.observed, with_rounds=False)
+    options = ServingOptions(**shared(ReplayOptions, asked))
+    setting = serving_setting(question.recording, "observed", asked.cluster, options)
+    return held_against(run, replayer_of(setting, question.chain(question.present or 0)))
 
 
 def _by_batch(question: _Question) -> Recommendation | None:

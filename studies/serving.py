@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError, check_within, counted
+from ..base.errors import ArgumentError, check_within, counted, innermost
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
@@ -29,10 +29,11 @@ from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.by_name import scaled_by_name
 from ..sim.cost.devices import device_named
-from ..sim.cost.roofline import device_sheet
+from ..sim.cost.kernels import KernelCost
+from ..sim.cost.roofline import RooflineCost, device_sheet
 from ..sim.replay_tables import ReplayTables, tables_of
 from ..sim.serving.charges import to_ps
-from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
+from ..sim.serving.cluster import Cluster, PlacedReplica, elsewhere, open_cluster
 from ..sim.serving.replica import ReplicaSpec, Role
 from ..sim.serving.requests import Deadline
 from ..sim.serving.routers import Dispatcher, RouterSetting, WatchedReplica
@@ -284,16 +285,19 @@ def serving_setting(
     )
 
 
-def _check_device(cluster: Cluster, cost: object) -> None:
-    """Raise ArgumentError for the seconds of one device with the memory of another."""
-    named = device_named(str(cost))
-    if named is None:
-        return
-    own = {named.device.name}
-    others = sorted({device for replica in cluster.replicas for device in replica.placement.values()} - own)
+def _check_device(cluster: Cluster, replay: Setting) -> None:
+    """Raise ArgumentError for the seconds of one device, or of some, with the memory of another, or of more."""
+    option, given = ("cost", str(replay.cost)) if replay.on is None else ("on", replay.on)
+    cost, named = cluster.replicas[0].cost, device_named(given)
+    lying = sorted({device for replica in cluster.replicas for device in replica.placement.values()})
+    others = elsewhere(cost, lying) if named is None else [device for device in lying if device != named.device.name]
     if others:
         rule = f"must be left out, or the device of `cluster`, {others[0]}: its memory and its seconds go together"
-        raise ArgumentError(f"`cost` {rule}, got {cost}")
+        raise ArgumentError(f"`{option}` {rule}, got {given}")
+    splits = sorted({replica.tensor_parallel for replica in cluster.replicas})
+    if isinstance(innermost(cost), RooflineCost | KernelCost) and splits != [replay.tensor_parallel]:
+        rule = f"must be that of every replica of {cluster.name} ({', '.join(map(str, splits))}), or `cost` be left out"
+        raise ArgumentError(f"`tensor_parallel` {rule}: memory and seconds go together, got {replay.tensor_parallel}")
 
 
 def _priced(cluster: Cluster, replay: Setting, split: int) -> Cluster:
@@ -302,7 +306,7 @@ def _priced(cluster: Cluster, replay: Setting, split: int) -> Cluster:
     `split` are the devices that its members are split over by the request, 1 by default.
     """
     if replay.cost is not None:
-        _check_device(cluster, replay.cost)
+        _check_device(cluster, replay)
         return cluster
     defaults = Setting(recording=replay.recording, tensor_parallel=split)
     unused = [name for name in OF_ONE_COST if getattr(replay, name) != getattr(defaults, name)]

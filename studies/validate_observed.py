@@ -35,6 +35,8 @@ from .observed_runs import (
     replayer,
 )
 
+MEAN_BOUND, TAIL_BOUND = 0.1, 0.2  # largest sizes of errors that pass
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ObservedValidation(Printed):
@@ -84,8 +86,8 @@ def validate_observed(
     policy: str | None = None,
     recording: Recording | str | Path | None = None,
     cost: str | None = None,
-    mean_bound: float = 0.1,
-    tail_bound: float = 0.2,
+    mean_bound: float = MEAN_BOUND,
+    tail_bound: float = TAIL_BOUND,
     seed: int = 0,
 ) -> ObservedValidation:
     """Serve the requests of an observed run in the simulator, and compare latencies and throughput.
@@ -137,15 +139,29 @@ def validate_observed(
     if runs:
         fitted = calibrate(runs, lambda one: one.replayer(cluster, None, seed, is_fitted=True), on_cluster.target)
         on_cluster = on_cluster.priced(fitted.cost)
-    requests = replace(run.requests, tagged=on_cluster.has_rounds)
-    log = on_cluster.served(requests)
-    cells = compared(ObservedRun(run.run.meta, requests.requests), log, mean_bound=mean_bound, tail_bound=tail_bound)
-    found = ObservedValidation(meta=_meta(run, runs, on_cluster, log, seed), calibration=fitted, cells=cells)
+    found = held_against(run, on_cluster, runs=runs, calibration=fitted, mean_bound=mean_bound, tail_bound=tail_bound)
     if fitted is not None and write_cost is not None:
-        fit = FitVerdict(runs=fitted.runs, observed=run.name, within=found.within, verdict=verdict(cells))
+        fit = FitVerdict(runs=fitted.runs, observed=run.name, within=found.within, verdict=verdict(found.cells))
         contents = fitted.contents | {FIT: fit.model_dump()}
         write_whole(Path(write_cost), json.dumps(contents, indent=1) + "\n")
     return found
+
+
+def held_against(
+    run: Replayable,
+    on_cluster: Replayer,
+    *,
+    runs: Sequence[Replayable] = (),
+    calibration: FittedSeconds | None = None,
+    mean_bound: float = MEAN_BOUND,
+    tail_bound: float = TAIL_BOUND,
+) -> ObservedValidation:
+    """Serve the requests of a run, and compare; `runs` are those of the calibration."""
+    requests = replace(run.requests, tagged=on_cluster.has_rounds)
+    log = on_cluster.served(requests)
+    cells = compared(ObservedRun(run.run.meta, requests.requests), log, mean_bound=mean_bound, tail_bound=tail_bound)
+    meta = _meta(run, runs, on_cluster, log, on_cluster.seed)
+    return ObservedValidation(meta=meta, calibration=calibration, cells=cells)
 
 
 def _meta(

@@ -156,7 +156,7 @@ def _prepared(
     check_policies(setting, [named], tables)
     rate = case.asked.rate if case.faster == 1 else case.faster * _own_rate(setting)
     setting.check_classes(setting.opened(rate, setting.replay.seed))
-    return LoadRuns(setting, tables, interrupts, progress), named, rate
+    return LoadRuns(setting, tables, interrupts, progress, ends=setting.ends()), named, rate
 
 
 @takes(WhatIfOptions)

@@ -657,8 +657,16 @@ def _shapes(text: str) -> list[ModelInfo]:
             path, "content", "must be a list of shapes; of a config say whose, NAME=FILE", "a config"
         )
     try:
-        return list(TypeAdapter(_Shapes).validate_json(json.dumps(decoded), strict=True))
+        found = TypeAdapter(_Shapes).validate_json(json.dumps(decoded), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "content"
-    raise TraceFormatError(path, field, first["msg"][:1].lower() + first["msg"][1:], first["input"])
+        field = ".".join(str(part) for part in first["loc"]) or "content"
+        raise TraceFormatError(path, field, first["msg"][:1].lower() + first["msg"][1:], first["input"]) from None
+    for place, one in enumerate(found):
+        if one.layers > one.hidden_size:
+            rule = f"must be at most hidden_size, {one.hidden_size:,}"
+            raise TraceFormatError(path, f"{place}.layers", rule, one.layers)
+        if one.parameters < one.layers * one.hidden_size:
+            rule = f"must be at least layers x hidden_size, {one.layers * one.hidden_size:,}"
+            raise TraceFormatError(path, f"{place}.parameters", rule, one.parameters)
+    return list(found)

@@ -156,9 +156,9 @@ def _unscaled(
     if named is not None:
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
-        _check_as_replicas(name, named, tensor_parallel, engine)
+        remarks = _as_replicas(name, named, tensor_parallel, engine)
         terms, device = engine_terms(engine, named.like, source=recording.about.source), named.device
-        remarks = (*lower_bound(device.name, engine, terms), *_unused(name, recording, tensor_parallel))
+        remarks += (*lower_bound(device.name, engine, terms), *_unused(name, device, recording, tensor_parallel))
         if efficiency and terms is not None:
             terms = with_shares(terms, efficiency)
         elif efficiency:
@@ -199,13 +199,21 @@ def _unscaled(
     raise ValueError(f"unknown cost {name!r}: {others}; {OWN_DEVICE}")
 
 
-def _check_as_replicas(name: str, named: NamedDevice, tensor_parallel: int, engine: str | None) -> None:
-    """Raise ArgumentError for an option at its default, which no replica of the file has."""
+def _as_replicas(name: str, named: NamedDevice, tensor_parallel: int, engine: str | None) -> tuple[str, ...]:
+    """Remarks on options at their default where replicas of the file differ in them.
+
+    Raises ArgumentError for one at its default, which no replica of the file has.
+    """
+    remarks = []
     for option, given, default in (("tensor_parallel", tensor_parallel, 1), ("engine", engine, None)):
         of_file = dict.fromkeys(getattr(replica, option) for replica in named.replicas)
+        have = ", ".join(str(one or "none") for one in of_file)
         if of_file and given == default and default not in of_file:
-            have = ", ".join(map(str, of_file))
             raise ArgumentError(f"`{option}` must be given with `cost` {name}, whose replicas have {have}, not {given}")
+        if len(of_file) > 1 and given == default:
+            taken = given or "the default one"
+            remarks.append(f"replicas of {name} have `{option}` {have}: these are seconds of {taken}")
+    return tuple(remarks)
 
 
 def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> TableCost:
@@ -335,14 +343,14 @@ def check_seconds(
     return found
 
 
-def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:
+def _unused(name: str, device: Device, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:
     """A remark on measured seconds that a roofline does not use, and that could be mapped to its device."""
     known = device_called(recording.about.hardware)
     measured = [kind for kind in recording.about.costs if kind == TIMED or known is not None]
     if not measured or tensor_parallel != 1:
         return ()
     way = f"`cost` {measured[0]} `on` {name}" + (" `measured_on` DEVICE" if known is None else "")
-    if known is not None and _alike(_device("`on`", name), device_sheet()[known]):
+    if known is not None and _alike(device, device_sheet()[known]):
         return (f"the recording holds seconds measured on this device: `cost` {measured[0]}",)
     return (f"the recording holds measured seconds, which {way} takes to this device from another one",)
 
@@ -383,10 +391,16 @@ def _alike(one: Device, other: Device) -> bool:
 
 
 def _device(option: str, name: str) -> Device:
+    """A device that measured seconds are taken from or to, one to one, whatever engine was measured."""
     named = device_named(name)
     if named is None:
         known = known_are(name, sorted(device_sheet()), where=SHEET)
         raise ArgumentError(f"{option} must be a device of the sheet ({known}; {OWN_DEVICE}), got {name!r}")
+    for key, default in (("tensor_parallel", 1), ("engine", None)):
+        for given in (getattr(replica, key) for replica in named.replicas):
+            if given != default:
+                rule = f"`on` takes seconds from one device to one, as their engine took them, got {option} {name}"
+                raise ArgumentError(f"{rule}, whose replicas have {key} {given}")
     return named.device
 
 
@@ -416,6 +430,7 @@ def roofline_of(
         tensor_parallel=tensor_parallel,
         remarks=(*remarks, *known.remarks),
         free=known.free,
+        target=known.target,
     )
 
 
@@ -444,7 +459,8 @@ def _kernels(
 class _Shapes:
     """Shapes of a recording's members."""
 
-    models: tuple[ModelInfo, ...]  # the target last
+    models: tuple[ModelInfo, ...]  # of these; the target last
+    target: ModelInfo | None  # the recording's, also if not among them; None: unknown
     free: tuple[str, ...]  # members that copy text
     remarks: tuple[str, ...]  # assumptions
 
@@ -471,7 +487,9 @@ def _shapes(name: str, recording: Recording, members: Collection[str] | None) ->
             f"in `models` {about.target}={SOME_SHAPE}",
         )
     models = (named.shape for named in known.values() if named.shape is not None)
+    target = shapes.get(about.target)
     return _Shapes(
+        target=None if target is None else target.shape,
         models=tuple(sorted(models, key=lambda shape: shape.name == about.target)),
         free=tuple(member for member, named in known.items() if named.shape is None),
         remarks=remarks,

@@ -12,8 +12,10 @@ from ...base.toml import TomlFileError, checked_toml, read_toml
 from ...traces.meta import WIDTHS, Arithmetic
 from .roofline import SHEET, Device, device_sheet
 
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
+# Bytes, and bytes and operations per second: less than any device has is in another unit, as GB or TFLOP/s.
+LEAST_FIGURE = 1e6
+Figure = Annotated[float, Field(ge=LEAST_FIGURE, le=1e21)]
+MOST_LATENCY_S, MOST_LAUNCH_S = 1.0, 1e-2  # in microseconds they would be more
 MOST_NAME, MOST_TEXT = 200, 4096  # characters: of names in tables, and of a path or a policy
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
 Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
@@ -41,12 +43,12 @@ class DeviceTable(Table):
     """
 
     like: Text | None = None
-    flops_per_s: dict[str, Positive] | None = None
-    bytes_per_s: Positive | None = None
-    memory_bytes: Positive | None = None
-    link_bytes_per_s: Positive | None = None
-    link_latency_s: NotNegative | None = None
-    layer_launch_s: NotNegative | None = None
+    flops_per_s: dict[str, Figure] | None = None
+    bytes_per_s: Figure | None = None
+    memory_bytes: Figure | None = None
+    link_bytes_per_s: Figure | None = None
+    link_latency_s: Annotated[float, Field(ge=0, le=MOST_LATENCY_S)] | None = None
+    layer_launch_s: Annotated[float, Field(ge=0, le=MOST_LAUNCH_S)] | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -89,14 +91,31 @@ def known_devices(
     return found
 
 
-class ReplicaOfCost(BaseModel):
-    """What says how fast a replica's device is; a cluster file checks its other keys."""
+class ReplicaOfCost(Table):
+    """What says how fast a replica's device is; the other keys of its table are not read here."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     device: Text | None = None
     role: Text | None = None
     tensor_parallel: int = 1
     engine: Text | None = None
+    name: Any = None
+    count: Any = None
+    policy: Any = None
+    cost: Any = None
+    max_num_seqs: Any = None
+    token_budget: Any = None
+    max_model_len: Any = None
+    block_tokens: Any = None
+    kv_blocks: Any = None
+    memory_share: Any = None
+    activation_reserve_bytes: Any = None
+    prefix_cache: Any = None
+    drop_units: Any = None
+    preemption: Any = None
+    shared_prefix: Any = None
+    admission: Any = None
+    offload: Any = None
+    members: Any = None
 
 
 class NamedDevice(NamedTuple):

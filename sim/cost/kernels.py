@@ -291,7 +291,7 @@ class KernelCost(ShapedCost):
             raise ArgumentError(
                 f"`cost` {KERNELS}{tables.folder} must be of a device of {SHEET}, got {tables.hardware!r}"
             )
-        self._device, device = name, device_sheet()[name]
+        self.device, device = name, device_sheet()[name]
         split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
         self.name = f"kernels of {name}{split} ({tables.engine})"
         check_memory(self.name, device, tuple(models), tensor_parallel)
@@ -334,8 +334,8 @@ class KernelCost(ShapedCost):
             f"kernels of {engine} {', '.join(self._tables.versions)}, the rest by a fit; {measured}",
             *lost,
         )
-        if self._device not in engines()[engine]:
-            notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self._device}",)
+        if self.device not in engines()[engine]:
+            notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self.device}",)
         notes += self._beside.terms.elsewhere(self._sure)
         notes += windows_notes(self._models.values(), "these tables count all tokens, memory under load the window's")
         if self._blocks:

@@ -105,6 +105,7 @@ class RooflineCost(ShapedCost):
         tensor_parallel: devices over which the models are split, 1 to the least hidden size.
         remarks: first in `notes`.
         free: members that copy text, as prompt lookup does: a draft by them costs one lookup.
+        target: the pool's last member, if it is on another device: all `models` draft for it. None: the last of them.
 
     Raises:
         ValueError: a number out of range, a dtype the device sheet has no figure for, weights that do not fit, or
@@ -122,6 +123,7 @@ class RooflineCost(ShapedCost):
         tensor_parallel: int = 1,
         remarks: tuple[str, ...] = (),
         free: Collection[str] = (),
+        target: ModelInfo | None = None,
     ) -> None:
         most = min(model.hidden_size for model in models)
         if not 1 <= tensor_parallel <= most:
@@ -131,14 +133,20 @@ class RooflineCost(ShapedCost):
         split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
         self.name = f"{device.name}{split}{served}"
         self._remarks = remarks
-        self._free = frozenset(free)
+        self._free, self._target = frozenset(free), models[-1] if target is None else target
         self._served = partial(
-            RooflineCost, device, models, tensor_parallel=tensor_parallel, remarks=remarks, free=self._free
+            RooflineCost,
+            device,
+            models,
+            tensor_parallel=tensor_parallel,
+            remarks=remarks,
+            free=self._free,
+            target=target,
         )
         check_memory(self.name, device, models, tensor_parallel)
-        self._target, self._tensor_parallel = models[-1], tensor_parallel
+        self._tensor_parallel = tensor_parallel
         self._terms = {
-            model.name: _terms(device, model, tensor_parallel, engine, drafts=model is not models[-1])
+            model.name: _terms(device, model, tensor_parallel, engine, drafts=model.name != self._target.name)
             for model in models
         }
         self._mixtures = tuple(model.name for model in models if model.experts is not None)

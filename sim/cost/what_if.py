@@ -140,6 +140,7 @@ class PricedAsCost(CostModel):
             raise ValueError(f"cost {name}: prices must hold at least one member, got {dict(prices)}")
         self.name = name
         self.knows_reads = all(price.cost.knows_reads for price in prices.values())
+        self.bound_only = any(price.cost.bound_only for price in prices.values())
         self._prices = dict(prices)
         self.longest = frozenset(name for name, price in prices.items() if price.model in price.cost.longest)
 

@@ -1,7 +1,7 @@
 """Replicas with limits and costs, and a router, from a cluster file, or the name of a device, and a recording."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...base.by_name import Spec
-from ...base.errors import ArgumentError, check_within, known_are
+from ...base.errors import ArgumentError, check_within, innermost, known_are
 from ...policies.about import members_run_by
 from ...policies.by_name import PolicySpec
 from ...traces.recording import Recording
 from ...traces.workloads.arrival import PS_PER_S
-from ..cost.base import CostModel
+from ..cost.base import CostModel, DraftTerms
 from ..cost.by_name import lower_bound, make_cost, roofline_of
 from ..cost.devices import ENDING, OWN_DEVICE, known_devices
 from ..cost.engines import EngineTerms, engine_terms
 from ..cost.kernel_tables import KERNELS
+from ..cost.kernels import KernelCost
 from ..cost.roofline import SHEET, Device, device_sheet
 from ..cost.what_if import Price, PricedAsCost
 from ..recorded import recorded_pool
@@ -182,6 +183,11 @@ class PlacedCost(PricedAsCost):
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`: notes of every device, each once."""
         return self._notes()
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        cost, model = self._price(model)
+        return cost.draft_terms(model)
 
     def _price(self, model: str) -> tuple[CostModel, str]:
         return self._prices.get(model, self._prices[self._target]).cost, model
@@ -388,11 +394,14 @@ class _Group:
                 called = f"{KERNELS}{beside / name.removeprefix(KERNELS)}"
             else:
                 called = str(beside / name) if name.endswith(FILE_ENDINGS) else name
-            return make_cost(called, self.recording, engine=self.table.engine, tensor_parallel=split)
+            found = make_cost(called, self.recording, engine=self.table.engine, tensor_parallel=split)
         except ClusterFileError:
             raise
         except ValueError as error:
             self._refuse("cost", f"cannot be taken: {error}", name, told=name is None)
+        for other in elsewhere(found, [device.name for device in placement.values()]):
+            self._refuse("cost", f"must be left out, or of the device that members lie on ({other})", name)
+        return found
 
     def _rooflines(self, name: str | None, placement: Mapping[str, Device]) -> CostModel:
         if name is not None and any(device.name != name for device in placement.values()):
@@ -439,6 +448,15 @@ class _Group:
             return members_run_by(PolicySpec.parse(self.table.policy).build(recorded_pool(self.recording)))
         except ValueError as error:
             self._refuse("policy", f"cannot be built: {error}", self.table.policy, told=True)
+
+
+def elsewhere(cost: CostModel, devices: Iterable[str]) -> list[str]:
+    """Those of `devices` that the sheet has, other than the one whose kernels a cost is of; none for other costs."""
+    kernels, sheet = innermost(cost), device_sheet()
+    if not isinstance(kernels, KernelCost):
+        return []
+    own = sheet[kernels.device]
+    return [name for name in devices if name in sheet and replace(sheet[name], name=own.name) != own]
 
 
 def _group_names(content: ClusterContent, path: Path | str) -> list[str]:

@@ -25,7 +25,7 @@ from pydantic import Field, field_validator
 from ...base.toml import TomlFileError, checked_toml, read_toml
 from ...traces.meta import MOST, NAME_PATTERN, WIDTHS, ModelInfo
 from ...traces.workloads.arrival import MOST_PS, PS_PER_S
-from ..cost.devices import MOST_NAME, DeviceTable, Name, Table, Text
+from ..cost.devices import LEAST_FIGURE, MOST_NAME, DeviceTable, Figure, Name, Table, Text
 from ..cost.roofline import Device
 from .limits import COMMON_ROWS, COMMON_TOKENS, Admission, KvLimits, KvWindow, Preemption
 from .replica import Role
@@ -87,8 +87,8 @@ class OffloadTable(Table):
         bytes_per_s: of the link of each device.
     """
 
-    host_bytes: Annotated[float, Field(ge=1, le=1e18)]
-    bytes_per_s: Annotated[float, Field(ge=1, le=1e18)]
+    host_bytes: Figure
+    bytes_per_s: Figure
 
 
 class ReplicaTable(Table):
@@ -142,6 +142,13 @@ class ReplicaTable(Table):
     offload: OffloadTable | None = None
     members: dict[Name, MemberTable] = Field(default_factory=dict)
 
+    @field_validator("activation_reserve_bytes")
+    @classmethod
+    def _in_bytes(cls, reserve: float) -> float:
+        if 0 < reserve < LEAST_FIGURE:
+            raise ValueError(f"must be 0 or >= {LEAST_FIGURE:g}")
+        return reserve
+
     def member(self, name: str) -> MemberTable:
         """A member's settings, with the replica's for those not given; `kv_blocks` may remain None."""
         own = self.members.get(name, MemberTable())
@@ -187,7 +194,7 @@ class TransferTable(Table):
         kv_bytes_per_token: keys and values of a token of the target; None: by its shape.
     """
 
-    bytes_per_s: Annotated[float, Field(ge=1, le=1e18)]
+    bytes_per_s: Figure
     latency_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     kv_bytes_per_token: Annotated[int, Field(ge=0, le=MOST)] | None = None
 

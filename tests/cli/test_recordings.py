@@ -154,6 +154,8 @@ def test_models_for_cost_models(files, tmp_path):
     for text, told in (
         (json.dumps([{**MODEL, "name": "nobody"}]), "models must name members of the pool"),
         (json.dumps([{**MODEL, "layers": 0}]), "models.json: 0.layers: input should be greater than or equal to 1"),
+        (json.dumps([{**MODEL, "parameters": 8}]), "0.parameters: must be at least layers x hidden_size, 16, got 8"),
+        (json.dumps([{**MODEL, "layers": 9}]), "0.layers: must be at most hidden_size, 8, got 9"),
         (json.dumps([{**MODEL, "parameters": 10**400}]), "0.parameters: input should be less than or equal"),
         ('[{"name": "a", "name": "b"}]', "models.json: content: must be JSON, got \"key 'name' twice\""),
     ):

@@ -208,6 +208,9 @@ def test_the_present_setting_is_held_against_what_was_observed(recording, asked,
     assert found.observed.within
     assert "the present setting, simulated and observed:" in found.lines()
     assert found.to_json()["observed"] is not None
+    slow = recommend_under_load(recording, observed=tmp_path / "run", present=1, scale={"target": 2.0}, **short)
+    assert slow.observed.meta["cost"].endswith("target x2")
+    assert not slow.observed.within
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from paceline.traces import SyntheticSpec, make_trace, write_trace
 from paceline.traces.errors import TraceFormatError
 
 from ..data_folder import data_files
+from ..sim.cost import kernel_folders
 
 MINE = """
 horizon_s = 50
@@ -378,11 +379,24 @@ def test_a_first_row_that_is_wrong_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_seconds_of_one_device_beside_the_memory_of_another_are_refused():
+def test_the_seconds_of_one_device_beside_the_memory_of_another_are_refused(tmp_path):
     asked = {"workload": "poisson:rate=2,requests=3", "policy": "plain", "cluster": "h100"}
     assert simulate(**asked, cost="h100").log.meta.about.cluster == "h100"
     with pytest.raises(ValueError, match=r"`cost` must be left out, or the device of `cluster`, h100: .* got h200"):
         simulate(**asked, cost="h200")
+    with pytest.raises(ValueError, match=r"`on` must be left out, or the device of `cluster`, h100: .* got h200"):
+        simulate(**asked, cost="cpu", on="h200", measured_on="h100", extrapolate=True)
+    asked["cluster"] = tmp_path / "two.toml"
+    asked["cluster"].write_text('[[replicas]]\ndevice = "h100"\ntensor_parallel = 2\n')
+    rule = r"`tensor_parallel` must be that of every replica of two \(2\), or `cost` be left out: .* got 1"
+    with pytest.raises(ValueError, match=rule):
+        simulate(**asked, cost="h100")
+    assert simulate(**asked, cost="h100", tensor_parallel=2).log.meta.about.cluster == "two"
+    kernels = f"kernels:{kernel_folders.folder(tmp_path / 'h100')}"
+    for cluster in ("h100", "h100-sxm"):
+        simulate(**asked | {"cluster": cluster}, cost=kernels, models=["target=llama-3.1-8b"])
+    with pytest.raises(ValueError, match=r"`cost` must be left out, or the device of `cluster`, h200: "):
+        simulate(**asked | {"cluster": "h200"}, cost=kernels, models=["target=llama-3.1-8b"])
 
 
 def test_devices_of_the_sheet_are_split_over_as_in_a_file(tmp_path):

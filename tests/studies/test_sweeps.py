@@ -436,7 +436,8 @@ FIGURE = st.integers(0, 3).map(float)
 def test_the_front_is_what_no_other_setting_is_better_than(points, most):
     aims = [Objective(figure=name, most=more) for name, more in zip("abc", most, strict=True)]
     settings = [
-        SettingFigures(setting={"n": n}, seeds=(dict(zip("abc", one, strict=True)),)) for n, one in enumerate(points)
+        SettingFigures(setting={"n": n}, by_seed={0: dict(zip("abc", one, strict=True))})
+        for n, one in enumerate(points)
     ]
     signed = [tuple(value if more else -value for value, more in zip(one, most, strict=True)) for one in points]
     kept = {one.setting["n"] for one in front(settings, aims)}
@@ -491,6 +492,29 @@ def test_times_are_ranked_among_those_that_reject_fewest():
     ]  # fmt: skip
     found = best_settings(cells, objectives=["output_tokens_per_s"])
     assert [one.setting["policy"] for one in (*found.found, *found.others)] == ["a", "b"]
+
+
+def test_rejections_are_compared_seed_by_seed():
+    """As many in the mean at other seeds are other requests; a seed that not all were played at says nothing."""
+    counts = {"a": {0: 2, 1: 0}, "b": {0: 0, 1: 2}, "c": {0: 2, 1: 0, 2: 9}}
+    cells = [
+        ({"policy": policy, "seed": seed}, {"rejected": count, "wait": 1.0})
+        for policy, by_seed in counts.items()
+        for seed, count in by_seed.items()
+    ]
+    found = best_settings(cells, objectives=["min:wait"], missing=2)
+    assert [one.setting["policy"] for one in (*found.found, *found.others)] == ["a", "c"]
+    found = best_settings([cells[0], cells[3]], objectives=["min:wait"])  # no seed in common
+    assert [one.setting["policy"] for one in (*found.found, *found.others)] == ["a", "b"]
+
+
+def test_json_has_the_notes_of_every_setting_and_seed():
+    cells = [
+        ({"n": n, "seed": seed}, {"speed": 1.0, "notes": f"note {n} of {seed}"}) for n in range(50) for seed in (0, 1)
+    ]
+    found = best_settings(cells, objectives=["speed"])
+    assert found.to_json()["remarks"][-100:] == [figures["notes"] for _, figures in cells]
+    assert "note 0 of 0; 79 more of this kind" in found.tables()[0].remarks
 
 
 def test_notes_of_one_kind_are_one_line_of_the_table_and_all_in_json():

@@ -181,6 +181,11 @@ def test_of_few_requests_nobody_knows_how_sure_the_figure_is(tmp_path):
     assert found.halves[0].intervals[found.best] is None
     assert found.to_json()["not_tuned_on"]["output_tokens_per_s_ci"] is None
     assert "±" not in found.lines()[0]
+    own = found.halves[0]
+    gain = own.rates[found.best] / own.rates["plain"]
+    (grid,) = found.tables()
+    assert grid.rows[0][-1] == f"{gain:.2f}x"
+    assert (found.to_json()["not_tuned_on"]["speed_up"], found.to_json()["not_tuned_on"]["speed_up_ci"]) == (gain, None)
 
 
 def test_one_request_cannot_be_parted():

@@ -56,6 +56,30 @@ def test_json_has_every_ratio(found):
     assert len(found.to_dicts()) == 4
 
 
+def test_ratios_have_a_range_at_the_ends_of_the_costs(found):
+    """At an end both runs are at that end, and the ratio is as far from that at the costs as the first seed's is."""
+    for one in found.runs:
+        for figure in ("in_system_s", "ttft_s_p99"):
+            base, changed = ([run.flat[figure] for run in (row.runs[0], *row.ends)] for row in (found.base, one.row))
+            here, *ends = (own / other for own, other in zip(changed, base, strict=True))
+            assert len(ends) == 4
+            mean = found.ratio(one, figure).mean
+            wanted = mean * min(here, *ends) / here, mean * max(here, *ends) / here
+            assert found.range_of_cost(one, figure) == pytest.approx(wanted)
+            assert found.to_json()["changes"][found.runs.index(one)]["range"][figure] == pytest.approx(wanted)
+    assert [grid.title for grid in found.tables()][-1] == "range of cost, times what it is without changes"
+
+
+def test_a_change_that_the_cost_leaves_open_is_told_from_none_by_no_seeds():
+    models = ["target=llama-3.1-8b", "draft=llama-3.2-1b"]
+    found = paceline.what_if(LOAD, "plain", ["policy=draft:3/target", "device=a100"], **ASKED, models=models)
+    drafting, bare, _ = found.runs
+    low, high = found.range_of_cost(drafting, "in_system_s")
+    assert low < 1 < high
+    assert "policy=draft:3/target cannot be told apart from no change by this cost" in found.lines()
+    assert found.range_of_cost(bare, "in_system_s") is None  # published peaks have none
+
+
 def test_without_prefix_caches_every_prompt_is_read():
     found = paceline.what_if(SHARED, "plain", ["prefix_cache=off", "policy=draft:2/target"], **ASKED)
     name = "members_target_cached_prompt_share"

@@ -4,10 +4,10 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.toml import TomlFileError
 from paceline.sim.cost.by_name import OnDevice, make_cost
-from paceline.sim.cost.devices import DevicesContent
+from paceline.sim.cost.devices import DevicesContent, ReplicaOfCost
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.cluster_file import ClusterContent, ClusterFileError
+from paceline.sim.serving.cluster_file import ClusterContent, ClusterFileError, ReplicaTable
 
 from .shapes import RECORDING, seconds
 from .timed_recordings import recording_of, request_of, shapes
@@ -58,6 +58,15 @@ def test_measured_seconds_are_taken_to_it(written):
     assert seconds(own, 1, model="target") == seconds(same, 1, model="target")
 
 
+@pytest.mark.parametrize("key", ["tensor_parallel = 2", 'engine = "sglang"'])
+@pytest.mark.parametrize("option", ["device", "measured_on"])
+def test_measured_seconds_are_not_taken_to_several_devices_nor_to_another_engine(written, key, option):
+    timed = recording_of(request_of("a", wall_s={"": 2.0}), models=shapes("eagle", "target"))
+    places = {"device": "h200", "measured_on": "a100", option: written(H100 + REPLICA + REPLICA + key)}
+    with pytest.raises(ArgumentError, match=f"`on` takes seconds from one device to one, .* have {key[:6]}"):
+        make_cost("timed", timed, on=OnDevice(**places))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -78,6 +87,27 @@ def test_measured_seconds_are_taken_to_it(written):
             "mine.toml: devices.mine.mass_kg is not a known key (known are like, flops_per_s, bytes_per_s, ",
         ),
         ("devices = ", "mine.toml: devices file must be TOML in UTF-8, got"),
+        (
+            H100.replace("3.35e12", "3350"),
+            "devices.mine.bytes_per_s input should be greater than or equal to 1000000, got 3350",
+        ),
+        (
+            H100.replace("80e9", "80"),
+            "devices.mine.memory_bytes input should be greater than or equal to 1000000, got 80",
+        ),
+        (
+            H100.replace("67e12", "67"),
+            "devices.mine.flops_per_s.float32 input should be greater than or equal to 1000000",
+        ),
+        (
+            H100.replace("450e9", "450"),
+            "devices.mine.link_bytes_per_s input should be greater than or equal to 1000000",
+        ),
+        (
+            H100 + "layer_launch_s = 10",
+            "devices.mine.layer_launch_s input should be less than or equal to 0.01, got 10",
+        ),
+        (H100 + "link_latency_s = 30", "devices.mine.link_latency_s input should be less than or equal to 1, got 30"),
     ],
 )
 def test_files_without_one_device_are_refused(written, text, told):
@@ -107,11 +137,23 @@ def test_what_replicas_say_of_their_device_is_asked_for_by_options(written):
         make_cost(path, RECORDING)
     assert make_cost(path, RECORDING, engine="bare").name == "mine"
     several = REPLICA + REPLICA + "tensor_parallel = 2\n" + REPLICA + "tensor_parallel = 4\nrole = 'prefill'\n"
-    assert make_cost(written(H100 + several), RECORDING).name == "mine"
+    cost = make_cost(written(H100 + several), RECORDING)
+    assert cost.name == "mine"
+    assert cost.notes()[0].endswith("mine.toml have `tensor_parallel` 1, 2: these are seconds of 1")
+    cost = make_cost(written(H100 + several), RECORDING, tensor_parallel=2)
+    assert not any(note.startswith("replicas of") for note in cost.notes())
+    like = H100.replace("[devices.mine]", '[devices.mine]\nlike = "h100"') + REPLICA + REPLICA + 'engine = "sglang"\n'
+    note = make_cost(written(like), RECORDING).notes()[0]
+    assert note.endswith("mine.toml have `engine` none, sglang: these are seconds of the default one")
     with pytest.raises(
         TomlFileError, match=r"mine.toml: replicas\[0\].tensor_parallel input should be a valid integer"
     ):
         make_cost(written(H100 + REPLICA + "tensor_parallel = '2'"), RECORDING)
+    with pytest.raises(
+        TomlFileError, match=r"replicas\[0\].tensor_paralel is not a known key \(did you mean tensor_para"
+    ):
+        make_cost(written(H100 + REPLICA + "tensor_paralel = 2"), RECORDING)
+    assert ReplicaOfCost.model_fields.keys() == ReplicaTable.model_fields.keys()
 
 
 def test_what_is_neither_of_the_sheet_nor_a_file(written):

@@ -335,6 +335,10 @@ def test_a_cluster_has_kernels_beside_its_file(tmp_path):
     path = tmp_path / "cluster.toml"
     path.write_text('[[replicas]]\ndevice = "h100"\ncost = "kernels:h100"\ntensor_parallel = 2\n')
     assert open_cluster(path, llamas()).replicas[0].cost.name == "kernels of h100-sxm x2 tensor parallel (vllm)"
+    path.write_text('[[replicas]]\ndevice = "h200"\ncost = "kernels:h100"\n')
+    rule = r"cost must be left out, or of the device that members lie on \(h200\), got .kernels:h100."
+    with pytest.raises(ClusterFileError, match=rule):
+        open_cluster(path, llamas())
     path.write_text('[[replicas]]\ndevice = "h100"\ncost = "kernels:h200"\n')
     with pytest.raises(ClusterFileError, match=r"replicas\[0\].cost cannot be taken: .*h200 must name a folder"):
         open_cluster(path, llamas())

@@ -59,7 +59,10 @@ def written(tmp_path):
             "replicas[0].role input should be 'both', 'prefill' or 'decode', got 'draft'",
         ),
         (f"{ONE}[transfer]", "transfer.bytes_per_s must be given, got None"),
-        (f"{ONE}[transfer]\nbytes_per_s = 0", "transfer.bytes_per_s input should be greater than or equal to 1, got 0"),
+        (
+            f"{ONE}[transfer]\nbytes_per_s = 0",
+            "transfer.bytes_per_s input should be greater than or equal to 1000000, got 0",
+        ),
         (f"{ONE}[transfer]\nbytes_per_s = 1e9\nlatency_s = -1", "transfer.latency_s input should be greater than"),
         ("[[replicas]]\nmax_model_len = 0", "replicas[0].max_model_len input should be greater than or equal to 1"),
         ("[[replicas]]\nhost_bytes = 5", "replicas[0].host_bytes is not a known key (known are name, "),
@@ -67,7 +70,15 @@ def written(tmp_path):
         ("[[replicas]]\noffload = { host_bytes = 1e9 }", "replicas[0].offload.bytes_per_s must be given, got None"),
         (
             "[[replicas]]\noffload = { host_bytes = 0, bytes_per_s = 1e9 }",
-            "replicas[0].offload.host_bytes input should be greater than or equal to 1, got 0",
+            "replicas[0].offload.host_bytes input should be greater than or equal to 1000000, got 0",
+        ),
+        (
+            f"{ONE}[transfer]\nbytes_per_s = 50",
+            "transfer.bytes_per_s input should be greater than or equal to 1000000, got",
+        ),
+        (
+            "[[replicas]]\nactivation_reserve_bytes = 2",
+            "replicas[0].activation_reserve_bytes must be 0 or >= 1e+06, got 2",
         ),
         ("[[replicas]]\nprefix_cache = 1", "replicas[0].prefix_cache input should be a valid boolean, got 1"),
         ("[[replicas]]\ndrop_units = -1", "replicas[0].drop_units input should be greater than or equal to 0, got -1"),

@@ -55,7 +55,9 @@ members = st.lists(
 )
 
 
-@given(found=members, share=st.floats(0.01, 1), reserve=st.integers(0, 10**9), parallel=st.integers(1, 4))
+@given(
+    found=members, share=st.floats(0.01, 1), reserve=st.just(0) | st.integers(10**6, 10**9), parallel=st.integers(1, 4)
+)
 def test_what_is_computed_fits_and_one_block_more_would_not(found, share, reserve, parallel):
     shapes, tables = {}, {}
     for number, (parameters, kv_bytes, dtype, block_tokens, blocks) in enumerate(found):

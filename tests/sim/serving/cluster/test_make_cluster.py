@@ -10,6 +10,7 @@ from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.limits import Admission, EngineLimits, KvLimits, OffloadedMember, Preemption, SharedPrefix
 from paceline.sim.serving.replica import Transfer
 
+from ...cost.timed_recordings import recording_of, request_of, shapes
 from .small_pools import llamas
 
 WHOLE = """
@@ -102,6 +103,38 @@ def test_each_member_costs_what_its_own_device_takes(cluster):
     # The bandwidth and the peak are those of the sheet's L40S; only the memory is the file's.
     assert placed.forward_s("draft", **shape) == make_cost("l40s", llamas()).forward_s("draft", **shape)
     assert placed.name == "draft on my-l40s, target on h100 (vllm)"
+
+
+def test_a_drafter_on_a_device_of_its_own_costs_what_drafters_do(tmp_path):
+    """Not what a target does, though it is the last member there; the group of its range is the target's."""
+    path = tmp_path / "apart.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\nmembers.draft = { device = "h200" }\n')
+    for more in ((), ("target=qwen-3-30b-a3b",)):
+        recording = llamas().with_shapes(more) if more else llamas()
+        placed, beside = open_cluster(path, recording).replicas[0].cost, make_cost("h200", recording)
+        costs = [(placed, beside), *zip(placed.ends(whole=True), beside.ends(whole=True), strict=True)]
+        assert len(costs) == 5
+        for new in (3, 12):
+            shape = {"num_rows": 3, "new_tokens": new, "context_tokens": 900}
+            for one, other in costs:
+                assert one.forward_s("draft", **shape) == other.forward_s("draft", **shape)
+
+
+def test_a_copy_costs_a_lookup_wherever_the_models_lie(tmp_path):
+    path = tmp_path / "apart.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\nmembers.eagle = { device = "h200" }\n')
+    log = recording_of(request_of("a"), drafters=("ngram", "eagle"), models=shapes("eagle", "target"))
+    placed, together = open_cluster(path, log).replicas[0].cost, make_cost("h100", log)
+    for member in ("ngram", "eagle", "target"):
+        assert placed.draft_terms(member) == together.draft_terms(member)
+    assert placed.draft_terms("ngram").seconds(4, 1) == placed.lookup_s > 0
+
+
+def test_seconds_on_several_bare_devices_are_a_bound_only(tmp_path):
+    path = tmp_path / "bare.toml"
+    for device, other, bound in (("a100", "l40s", True), ("h100", "l40s", True), ("h100", "h200", False)):
+        path.write_text(f'[[replicas]]\ndevice = "{device}"\nmembers.draft = {{ device = "{other}" }}\n')
+        assert open_cluster(path, llamas()).replicas[0].cost.bound_only == bound
 
 
 OFFLOADING = """
