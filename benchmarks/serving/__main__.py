@@ -1,11 +1,9 @@
 """Simulated output tokens per second of serving on one core, metrics included: whole published workloads.
 
-python benchmarks/serving [--data ../shared/data] [--runs 3] [--requests 1000000] [--yardstick FILE.py]
-    [--dynamo PYTHON]
+python benchmarks/serving [--data ../shared/data] [--runs 3] [--requests 1000000] [--dynamo PYTHON]
 
-Every run is a separate process, all jobs in turn. `--yardstick` is a program of plain lists: its rates are those of a
-lean step with little knowledge (see `jobs.served_by_yardstick`). `--dynamo` is the interpreter of an environment with
-Dynamo's replay, a compiled simulator to compare with:
+Every run is a separate process, all jobs in turn. `--dynamo` is the interpreter of an environment with Dynamo's replay,
+a compiled simulator to compare with:
 pip install --no-deps ai-dynamo ai-dynamo-runtime typing_extensions pydantic
 """
 
@@ -19,7 +17,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from jobs import JOBS, YARDSTICKS, served, served_by_yardstick, served_plainly, workload_of
+from jobs import JOBS, served, served_plainly, workload_of
 from paceline.reports.tables import console_of_output, print_tables
 from paceline_laboratory.findings import Cell, table, table_cell
 from paceline_laboratory.replays import in_turns, peak_bytes
@@ -35,16 +33,13 @@ print(json.dumps({"seconds": time.process_time() - started}))
 """
 
 
-def run_one(name: str, data: Path, requests: int, yardstick: Path | None) -> None:
+def run_one(name: str, data: Path, requests: int) -> None:
     """Run a job here and print its results."""
     ready_s = time.process_time()  # since the process started
     if name in JOBS:
         tokens, seconds = served(JOBS[name], data, requests)
-    elif name == PLAIN:
-        tokens, seconds = served_plainly(data)
     else:
-        assert yardstick is not None
-        tokens, seconds = served_by_yardstick(name, data, yardstick)
+        tokens, seconds = served_plainly(data)
     print(json.dumps({"tokens": tokens, "seconds": seconds, "ready": ready_s, "peak": peak_bytes()}))
 
 
@@ -72,24 +67,17 @@ def for_dynamo(data: Path, folder: Path) -> Path:
     return path
 
 
-def rate_of(runs: list[dict[str, float]]) -> float:
-    """Tokens per second, at the median of the seconds."""
-    return runs[0]["tokens"] / median(run["seconds"] for run in runs)
-
-
 def row_of(name: str, taken: dict[str, list[dict[str, float]]]) -> list[Cell]:
     """The row of a job, with medians."""
     runs = taken[name]
     found = {key: median(run[key] for run in runs) for key in runs[0]}
     goal = JOBS[name].goal if name in JOBS else None
-    rate, beside = rate_of(runs), taken.get(YARDSTICKS.get(name, ""))
     return [
         table_cell("workload, path", name),
         table_cell("output tokens", int(found["tokens"])),
         table_cell("seconds", found["seconds"], digits=2),
-        table_cell("million tokens", rate / 1e6, "1/s", digits=2),
+        table_cell("million tokens", runs[0]["tokens"] / found["seconds"] / 1e6, "1/s", digits=2),
         table_cell("goal", None if goal is None else goal / 1e6, "1/s", digits=1),
-        table_cell("of the yardstick", None if beside is None else rate / rate_of(beside), digits=2),
         table_cell("start-up", found.get("ready"), "s", digits=2),
         table_cell("peak", found["peak"] / 1e6 if "peak" in found else None, "MB", digits=0),
     ]
@@ -100,21 +88,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--yardstick", type=Path)
     parser.add_argument("--dynamo", type=Path)
-    parser.add_argument(
-        "--only", choices=[*JOBS, PLAIN, *YARDSTICKS.values()], help="run one job here, once, and print JSON"
-    )
+    parser.add_argument("--only", choices=[*JOBS, PLAIN], help="run one job here, once, and print JSON")
     asked = parser.parse_args()
     if asked.only:
-        run_one(asked.only, asked.data, asked.requests, asked.yardstick)
+        run_one(asked.only, asked.data, asked.requests)
         return
     own = [sys.executable, __file__, "--data", str(asked.data), "--requests", str(asked.requests), "--only"]
     with tempfile.TemporaryDirectory() as folder:
         commands = {name: [*own, name] for name in (*JOBS, PLAIN)}
-        if asked.yardstick is not None:
-            beside = [*own[:2], "--yardstick", str(asked.yardstick), *own[2:]]
-            commands |= {name: [*beside, name] for name in YARDSTICKS.values()}
         if asked.dynamo is not None:
             commands[DYNAMO] = [str(asked.dynamo), "-c", DYNAMO_CODE, str(for_dynamo(asked.data, Path(folder)))]
         taken = in_turns({name: lambda c=command: in_child(c) for name, command in commands.items()}, runs=asked.runs)

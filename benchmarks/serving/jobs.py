@@ -87,15 +87,6 @@ JOBS = {
 }
 
 
-# By job, a program of plain lists on the same trace; see `served_by_yardstick`.
-YARDSTICKS = {
-    "azure, draft:4/target": "azure, yardstick of two levels",
-    "azure, draft:3/mid:6/target": "azure, yardstick of two levels",
-    "azure, adaptive": "azure, yardstick of an asked policy",
-    "azure, SpecRouter per request": "azure, yardstick of an asked policy",
-}
-
-
 def workload_of(job: Job, data: Path, requests: int) -> Workload:
     """The workload of a job, not read yet."""
     if ":" in job.source:
@@ -151,25 +142,6 @@ def served_plainly(data: Path) -> tuple[int, float]:
     for replica in range(job.num_replicas):
         module.serve_plainly(list(islice(arrivals, replica, None, job.num_replicas)), limits, forward_ps)
     return sum(arrival.output_tokens for arrival in arrivals), time.process_time() - started_s
-
-
-def served_by_yardstick(name: str, data: Path, yardstick: Path) -> tuple[int, float]:
-    """`served` by a program that serves the Azure workload on 4 replicas with synthetic recordings and plain lists.
-
-    It has `make_texts()`; `ref_simulate(work, texts)`, for a chain of two levels; and `policy_simulate(work, texts,
-    policy)` with a policy `Adaptive`, which is asked in every step. `work` has arrival times in picoseconds, and tokens
-    of prompts and of answers.
-    """
-    module = _loaded(yardstick)
-    started_s = time.process_time()
-    arrivals = list(workload_of(JOBS["azure"], data, 0))
-    work = tuple([[one[place] for one in arrivals] for place in (1, 2, 3)])
-    texts = module.make_texts()
-    if name == YARDSTICKS["azure, adaptive"]:
-        module.policy_simulate(work, texts, module.Adaptive())
-    else:
-        module.ref_simulate(work, texts)
-    return sum(work[2]), time.process_time() - started_s
 
 
 def _loaded(path: Path) -> ModuleType:

@@ -39,15 +39,6 @@ def test_the_target_alone_is_what_speed_is_measured_against(trace):
     assert {**target, **of_others, "policy": "plain"} == alone
 
 
-def test_json_through_a_link(trace, tmp_path):
-    """What is no plain file, such as /dev/stdout, is written through and not replaced."""
-    (tmp_path / "real.json").write_text("old")
-    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
-    done("compare", "--trace", trace, "--policy", "plain", "--json", "link.json")
-    assert (tmp_path / "link.json").is_symlink()
-    assert json.loads((tmp_path / "real.json").read_text())["meta"]["trace"] == "small"
-
-
 WITHOUT_TORCH = """
 import sys
 sys.modules.update(torch=None, transformers=None, tokenizers=None)
@@ -155,7 +146,6 @@ SWEEP = ("--sweep", "draft:1..3/target")
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((*SWEEP, "--policy", "plain"), "--policy does not apply to --sweep"),
         ((*SWEEP, "--by-tag"), "--by-tag does not apply to --sweep"),
         ((*SWEEP, "--regret"), "--regret does not apply to --sweep"),
         ((*SWEEP, "--detail"), "--detail does not apply to --sweep"),

@@ -1,10 +1,8 @@
 """Recordings, pools and prompts in files: what is wrong with one is one line, and nothing half-written; imports."""
 
 import json
-import math
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from ..traces.importers.foreign_files import answer, one_file_each, positions, write_lines
@@ -13,62 +11,8 @@ from ..traces.rounds.rounds_strategies import bernoulli_trace
 from .command_line import done, paceline, refused
 
 
-def without_column(path):
-    edit_table(path, "nodes.parquet", lambda table: table.drop_columns(["mid.next_token"]))
-
-
-def column_of(file, name, type_, change):
-    """Spoils a column: what `change` makes of its values, in a type."""
-
-    def table_of(table):
-        values = pa.array(change(table.column(name).to_pylist()), type_)
-        return table.set_column(table.schema.get_field_index(name), name, values)
-
-    return lambda path: edit_table(path, file, table_of)
-
-
 def meta_of(**changes):
     return lambda path: edit_meta(path, lambda meta: meta.update(changes))
-
-
-def sampled(**options):
-    return meta_of(sampling={"mode": "coupled", "temperature": 1.0, "seed": 1} | options)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (without_column, "nodes.parquet: mid.next_token: must be a column of the file"),
-        (
-            column_of("nodes.parquet", "mid.gap", pa.float32(), lambda values: [math.nan] * len(values)),
-            "nodes.parquet: mid.gap: must be of type uint16, got 'float'",
-        ),
-        (
-            column_of("nodes.parquet", "parent", pa.int32(), lambda values: [values[0], 2, *values[2:]]),
-            "nodes.parquet: parent: must be the index of an earlier node of the request",
-        ),
-        (
-            column_of("requests.parquet", "id", pa.string(), lambda values: ["small-0"] * len(values)),
-            "requests.parquet: id: must be unique, got 'small-0'",
-        ),
-        (meta_of(version=2), "meta.json: version: "),
-        (meta_of(format="other"), "meta.json: format: "),
-        (meta_of(colour="red"), "meta.json: colour: "),
-        (lambda path: edit_meta(path, lambda meta: meta.pop("models")), "meta.json: models: "),
-        (
-            lambda path: edit_meta(path, lambda meta: meta["costs"]["cpu"]["mid"].update(seconds=[math.nan])),
-            "meta.json: ",
-        ),
-        (sampled(temperature=0), "meta.json: sampling.temperature: must be >= 0.001 and finite, got 0"),
-        (sampled(top_p=1.5), "meta.json: sampling.top_p: must be in (0, 1], got 1.5"),
-        (sampled(top_k=0), "meta.json: sampling.top_k: must be >= 1, got 0"),
-    ],
-)
-def test_a_recording_that_is_spoiled(trace, spoil, told):
-    spoil(trace)
-    line = refused("compare", "--trace", "small.trace")
-    assert line.startswith("small.trace/")
-    assert told in line
 
 
 # -- pools and prompts

@@ -7,7 +7,7 @@ from paceline.runs.serving import write_serving
 from paceline.studies.serving import metrics
 
 from ..reports.making import ABOUT, worked_log
-from ..traces.workloads.files import AZURE, write
+from ..traces.workloads.files import write
 from .command_line import done, paceline, refused
 
 LOAD = "poisson:rate=400,requests=30"
@@ -29,19 +29,6 @@ class Interrupts:
 
     def learn(self, outcome):
         pass
-"""
-MINE = """
-[router]
-name = "two-choices,by=foo"
-
-[[replicas]]
-name = "chat"
-count = 3
-device = "rtx4090"
-drop_units = 2
-
-[replicas.members.draft]
-kv_blocks = 50
 """
 
 
@@ -154,16 +141,6 @@ def test_what_will_not_do_is_one_line(tmp_path, args, said):
     if "run" in args:
         write_serving(worked_log(), tmp_path / "run")
     assert said in refused(*args)
-
-
-def test_files_that_will_not_do_are_told_in_one_line(tmp_path):
-    line = refused("workload", write(tmp_path, AZURE.replace(",10\n", ",0\n")))
-    assert "line 2: GeneratedTokens: must be >= 1 (with --zero-tokens such requests are dropped" in line
-    mine = tmp_path / "mine.toml"
-    mine.write_text(MINE)
-    assert refused("cluster", mine).endswith("by must be requests, tokens or kv, got 'foo'")
-    mine.write_text(MINE.replace("drop_units = 2", 'drop_units = "two"'))
-    assert "replicas[0].drop_units input should be a valid integer, got 'two'" in refused("cluster", mine)
 
 
 def test_a_run_to_which_no_request_came_has_json(tmp_path):

@@ -267,10 +267,6 @@ def _signature(value: object) -> str:
     except (TypeError, ValueError):
         return ""
     text = re.sub(r" at 0x[0-9a-f]+", "", text)
-    for record in re.findall(r"\*<class '([\w.]+)'>", text):  # keywords of a TypedDict
-        module, _, kind = record.rpartition(".")
-        keys = getattr(importlib.import_module(module), kind).__annotations__
-        text = text.replace(f"*<class '{record}'>", f"{{{', '.join(f'{key}: {keys[key]}' for key in sorted(keys))}}}")
     return re.sub(r"\b(?:[a-zA-Z_]\w*\.)+([A-Za-z_]\w*)", r"\1", text)
 
 

@@ -237,7 +237,7 @@ COUNTED = {  # what each line counts: (tokens, target steps after the prefill)
     ),
     "llamacpp-log": lambda p: (write_text(p, *llamacpp_lines(200, 240, 110)), [(200, 89)]),
     "aiperf": lambda p: (
-        write_lines(p, aiperf("a", [0] * 4 + [1] * 4 + [2] * 8 + [3] * 4, [3] * 20, listed=False)), [(53, 20)],
+        write_lines(p, aiperf("a", [0] * 4 + [1] * 4 + [2] * 8 + [3] * 4, [3] * 20)), [(53, 20)],
     ),
     "guidellm": lambda p: (write_lines(p, guidellm(summary("a", [4, 4, 8, 4]))), [(53, 20)]),
 }  # fmt: skip
@@ -246,7 +246,7 @@ STATED = {  # what each states: the shares of drafts that kept each token, or ho
     "vllm-metrics": (lambda p: write_text(p, *counters(1000, [710, 530, 420])), FALLING),
     "llamacpp-metrics": (lambda p: write_text(p, *llamacpp_counters(1000, [710, 530, 420])), FALLING),
     "trtllm-metrics": (
-        lambda p: write_text(p, *trtllm_counters(*TRTLLM, requests=0, tokens=0, by_place=True)),
+        lambda p: write_text(p, *trtllm_counters(*TRTLLM, requests=0, tokens=0)),
         FALLING,
     ),
     "sglang-metrics": (lambda p: write_text(p, *sglang_counters(2.66)), LEVEL),

@@ -100,8 +100,7 @@ def llamacpp_counters(drafts, positions):
     ]
 
 
-def trtllm_counters(drafted, accepted, *, requests, tokens, by_place):
-    assert by_place
+def trtllm_counters(drafted, accepted, *, requests, tokens):
     labels, name = 'engine_type="trtllm",model_name="m"', "trtllm_spec_decode"
     return [
         *(f'{name}_drafted_tokens_total{{{labels},token_position="{place}"}} {n}.0' for place, n in enumerate(drafted)),
@@ -155,9 +154,8 @@ def iteration(number, requests, drafted, accepted):
     return {"iter": number, "iterLatencyMS": 20.5, "numActiveRequests": 8, "specDecodingStats": stats}
 
 
-def aiperf(name, accepted, drafted, *, listed):
+def aiperf(name, accepted, drafted):
     """A record of AIPerf's profile_export.jsonl, without its single steps."""
-    assert not listed
     record = {
         "engine": "vllm",
         "mean_acceptance_length": 1 + sum(accepted) / len(accepted),

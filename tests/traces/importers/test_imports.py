@@ -414,7 +414,7 @@ def test_sessions_are_those_that_logs_say(tmp_path):
     assert [(one.request_id, one.session) for one in found.requests] == [
         *(("1/1", "1"), ("1/2", "1"), ("2/1", "2"), ("2/1/1", "2"))
     ]
-    records = [aiperf(name, [2, 0, 1], [3, 3, 3], listed=False) for name in "abc"]
+    records = [aiperf(name, [2, 0, 1], [3, 3, 3]) for name in "abc"]
     for record, number in zip(records, (0, 0, 1), strict=True):
         record["metadata"]["session_num"] = number
     del records[2]["metadata"]["x_request_id"]  # then the number is all that calls it
