@@ -382,6 +382,25 @@ def test_a_rule_or_a_stop_that_raises_or_says_nothing_names_request_and_step(min
     assert told in said
 
 
+@pytest.mark.parametrize(
+    ("law", "told"),
+    [
+        ("1 / 0", "its rule raised ZeroDivisionError('division by zero') (my_policy.py:6)"),
+        (
+            "return draft_probs / 2",
+            "law must return probabilities of all 1,536 tokens, got (1536,) that add up to 0.5,",
+        ),
+        ("return draft_probs[1:]", "law must return probabilities of all 1,536 tokens, got (1535,) that add up to"),
+        ("return 2 * draft_probs - target_probs", "that add up to 1, at least -"),
+    ],
+)
+def test_a_law_that_raises_or_is_none_names_request_and_step(mine, command, law, told):
+    rule = f"{RULE}def accepts(self, facts): return facts.same\n    def law(self, target_probs, draft_probs): {law}"
+    said = refused(*command("drawn"), mine(load=rule, decide=MAD))
+    assert said.startswith(f"policy {MINE}, request a, step Verify(model='target', rule=")
+    assert told in said
+
+
 def test_the_deepest_line_of_the_users_own_file(mine, command, tmp_path, monkeypatch):
     """Neither the caller's nor that of the library below, and the same in a policy made of others or elsewhere."""
     mine(load="def read(): import json; json.loads('{')", decide="read()")
