@@ -11,6 +11,7 @@ import pytest
 import typer
 from paceline.base.errors import ArgumentError
 from paceline.cli.seconds import _Bounds
+from paceline.decoding.steps import PolicyError
 from paceline.reports.observed import errors_between
 from paceline.reports.serving_tables import FIGURES, LoadCell
 from paceline.runs.observed import (
@@ -195,6 +196,23 @@ def test_requests_are_as_long_as_what_was_recorded(worlds, recording):
     assert {(one.prompt_tokens, one.output_tokens) for one in both.attached(Listed(12))} <= lengths
 
 
+BREAKS = """
+from paceline.policies import Verify
+
+class Breaks:
+    def __init__(self, pool):
+        self.verify = Verify(pool.target)
+
+    def decide(self, seen):
+        if seen.num_emitted > 3:
+            raise RuntimeError("oh")
+        return self.verify
+
+    def learn(self, outcome):
+        pass
+"""
+
+
 def test_a_table_of_errors(path, tmp_path):
     file = write_cluster(tmp_path)
     found = validate_under_load(
@@ -261,6 +279,17 @@ def _cost_file(folder):
     }
     path.write_text(json.dumps(figures), encoding="utf-8")
     return str(path)
+
+
+def test_a_policy_that_breaks_in_the_replay_is_refused_before_the_models_run(path, tmp_path, monkeypatch):
+    """What they had measured of others was lost."""
+    (tmp_path / "mine.py").write_text(BREAKS)
+    monkeypatch.setattr(served_worlds, "in_turns", lambda *_: pytest.fail("the models ran"))
+    with pytest.raises(PolicyError, match="decide raised RuntimeError"):
+        validate_under_load(
+            POOL, PROMPTS, path, ["plain", f"{tmp_path / 'mine.py'}:Breaks"], workload="poisson:rate=9,requests=4",
+            cluster=write_cluster(tmp_path), cost=_cost_file(tmp_path), runs=1,
+        )  # fmt: skip
 
 
 def test_a_cluster_with_prefix_caches_is_refused(worlds):
