@@ -20,7 +20,7 @@ from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.server.engine import End
-from paceline.server.listening import bound_socket
+from paceline.server.listening import bound_socket, server_config
 from paceline.server.options import Address, EngineOptions, FollowOptions, ProxyOptions, RecordingOptions, RequestLimits
 from paceline.server.start import ServedPool, make_service
 from paceline.studies.setting import named_policy
@@ -591,3 +591,7 @@ def test_nothing_that_the_description_allows_is_an_error_of_the_server(client):
 
         never_fails()
     assert client.get("/health").status == 200
+
+
+def test_a_part_of_a_second_to_end_in_counts():
+    assert server_config(None, 0.9).timeout_graceful_shutdown == 0.9
