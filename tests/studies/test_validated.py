@@ -748,6 +748,30 @@ def test_what_did_not_finish_is_not_replayed_and_said_so(observed_runs):
     assert found["notes"] == ["2 observed requests did not finish, or had no text: not replayed"]
 
 
+@pytest.mark.parametrize("blocks", [1, 6])
+def test_what_the_simulator_does_not_finish_is_no_pass(observed_runs, blocks):
+    """Figures were of the others, and nothing said so; a latency that none of them had got no verdict."""
+    cluster = observed_runs / "small.toml"
+    cluster.write_text(f"{CLUSTER}kv_blocks = {blocks}\n")
+    found = validate_observed(observed_runs / "b", cluster=cluster, cost=str(observed_runs / "s.json"))
+    assert any(
+        note.endswith(" did not finish in the simulator, whose figures are of the others") for note in found.lines()
+    )
+    none = [cell for cell in found.cells if cell.simulated is None]
+    assert not any(cell.within for cell in none)
+    assert bool(none) == (blocks == 1)
+    assert found.within is False
+    assert ("beyond: TTFT mean, ms unknown" in found.lines()[-1]) == (blocks == 1)
+
+
+def test_a_recording_alone_does_not_make_a_run_that_drafted_plain(drafting_runs):
+    asked = ("validate", "--observed", drafting_runs / "d", "--cluster", drafting_runs / "c.toml", "--trace", "pico")
+    told = f"--trace goes with --policy, since {drafting_runs / 'd'} drafted: without one the target is alone"
+    assert refused(*asked, "--cost", "cpu-roofline") == told
+    ran = paceline(*asked, "--cost", "cpu-roofline", "--policy", "draft:3/target")
+    assert "acceptance: simulated" in ran.out
+
+
 def test_what_cannot_be_replayed_is_refused_by_name(observed_runs):
     run = read_observed(observed_runs / "b")
     first, *rest = run.requests
