@@ -304,16 +304,15 @@ class ServedWorlds:
 
     def build(self, policy: NamedPolicy) -> Policy:
         """A policy for the models; raises ArgumentError for one that may write unrecorded text."""
-        built = policy.build(loaded_pool(self._models))
-        about = about_of(built)
+        about = about_of(policy.build(loaded_pool(self._models)))
         if about is not None and not about.lossless:
             raise ArgumentError(f"`policies` must be lossless: what others write was not recorded, got {policy.name}")
-        return built
+        return policy.admitted(loaded_pool(self._models), lossless=True)
 
     def simulated(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
-        """Serve from the recording, at the seconds of the cost."""
+        """Serve from the recording, at the seconds of the cost; raises PolicyError for a lossy step, too."""
         count = len(self._cluster.replicas)
-        policies = [policy.build(self._tables.pool) for _ in range(count)]
+        policies = [policy.admitted(self._tables.pool, lossless=True) for _ in range(count)]
         return self._served(policy.name, policies, workload, None, set())
 
     def measured(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:

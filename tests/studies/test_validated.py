@@ -309,6 +309,19 @@ def test_a_lossy_policy_is_refused(worlds):
         worlds().build(named_policy("early-commit"))
 
 
+def test_a_lossy_step_that_no_policy_declared_is_no_near_tie(worlds, tmp_path):
+    """Requests that had other text were said to have left the record by a near tie."""
+    (tmp_path / "lossy.py").write_text(
+        BREAKS.replace('raise RuntimeError("oh")', "return Verify('target', Ratio(0.05))")
+    )
+    text = (tmp_path / "lossy.py").read_text().replace("import Verify", "import Ratio, Verify")
+    (tmp_path / "lossy.py").write_text(text)
+    both, policy = worlds(), named_policy(f"{tmp_path / 'lossy.py'}:Breaks")
+    for run in (both.simulated, both.measured):
+        with pytest.raises(PolicyError, match="is lossy, and only lossless policies were asked for"):
+            run(policy, both.attached(Listed(3)))
+
+
 @pytest.mark.parametrize(
     ("rates", "said"), [([], "must hold at least one"), ([0], "must be in"), ([2, 2], "must differ, got 2 twice")]
 )
