@@ -7,7 +7,7 @@ conversation) by that request alone and for its rest, by acceptance or speed, an
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..base.errors import check_least, check_within
@@ -195,13 +195,15 @@ class OnlyLossless:
     """
 
     def __init__(self, policy: Policy, about: About | None = None) -> None:
-        self._policy = policy
+        self.wrapped = policy
         self.about = about
-        self.named_tags: Set[str] = getattr(policy, "named_tags", frozenset())
+        for name in ("most_pending", "most_off_trunk", "trees", "named_tags"):  # which worlds read
+            if hasattr(policy, name):
+                setattr(self, name, getattr(policy, name))
 
     def decide(self, seen: Observation) -> Step:
         """The policy's step; raises ValueError if it is a Commit, or the target would judge by a lossy rule."""
-        step = self._policy.decide(seen)
+        step = self.wrapped.decide(seen)
         if isinstance(step, Commit) or (
             isinstance(step, Verify) and step.model == seen.pool.target and not step.rule.lossless
         ):
@@ -210,7 +212,7 @@ class OnlyLossless:
 
     def learn(self, outcome: Outcome) -> None:
         """The policy learns."""
-        self._policy.learn(outcome)
+        self.wrapped.learn(outcome)
 
 
 class PerTag(MadeOf):

@@ -127,8 +127,10 @@ class ObservedCell:
 
     @property
     def within(self) -> bool | None:
-        """Whether the error is within the bound; None where there is none."""
-        return None if self.error is None else abs(self.error) <= self.bound
+        """Whether the error is within the bound; None where nothing was observed, and not where only that was."""
+        if self.error is None:
+            return False if self.observed else None
+        return abs(self.error) <= self.bound
 
     @property
     def may_be_chance(self) -> bool:
@@ -173,7 +175,7 @@ def verdict(cells: Sequence[ObservedCell]) -> str:
     """How many figures are within their bounds, and which are not, in one line."""
     judged = [cell for cell in cells if cell.within is not None]
     beyond = [cell for cell in judged if not cell.within]
-    worst = ", ".join(f"{_heading(cell.name)} {cell.error:+.1%}{' (maybe)' * cell.may_be_chance}" for cell in beyond)
+    worst = ", ".join(f"{_heading(cell.name)} {_error(cell)}{' (maybe)' * cell.may_be_chance}" for cell in beyond)
     told = f"{len(judged) - len(beyond)} of {len(judged)} figures are within their bounds"
     chance = sum(cell.may_be_chance for cell in judged if cell.within)
     told += f", {chance} of them maybe" if chance else ""
@@ -243,11 +245,15 @@ def _row(cell: ObservedCell) -> dict[str, str]:
         "figure": _heading(cell.name),
         "simulated": _shown(cell, cell.simulated),
         "observed": _shown(cell, cell.observed),
-        "error": shown(cell.error, "+.1%", unknown=UNKNOWN),
+        "error": _error(cell),
         "95%": between,
         "bound": f"{cell.bound:.1%}",
         "verdict": f"maybe {words}" if cell.may_be_chance else words,
     }
+
+
+def _error(cell: ObservedCell) -> str:
+    return shown(cell.error, "+.1%", unknown=UNKNOWN)
 
 
 def _heading(name: str) -> str:

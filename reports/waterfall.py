@@ -59,6 +59,11 @@ class Spent(SpentInRounds):
         reading[steps["op"][by_target & (steps["prefill"] == 1)]] = True
         at_target = ops["level"] == target
         seconds = ops["duration_s"].astype(np.float64)
+        rows = np.bincount(steps["op"][rounds], minlength=len(seconds))  # that are judged
+        read, judged = at_target & reading, at_target & ~reading
+        # A request that is judged while others read takes what those take that are judged alone.
+        row_s = seconds[judged].sum() / max(1, rows[judged].sum())
+        beside_s = np.minimum(rows[read] * row_s, seconds[read]).sum()
         return cls(
             tokens=int(steps["emitted"].sum()),
             in_rounds=int(steps["emitted"][steps["prefill"] == 0].sum()),
@@ -66,8 +71,8 @@ class Spent(SpentInRounds):
             judged=int(steps["judged"][rounds].sum()),
             accepted=int(steps["accepted"][rounds].sum()),
             duration_s=float(log.requests["finished_at_s"].max() - log.requests["arrived_at_s"].min()),
-            prompts_s=float(seconds[at_target & reading].sum()),
-            target_s=float(seconds[at_target & ~reading].sum()),
+            prompts_s=float(seconds[read].sum() - beside_s),
+            target_s=float(seconds[judged].sum() + beside_s),
             below_s=float(seconds[~at_target].sum()),
         )
 

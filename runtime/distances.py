@@ -8,7 +8,7 @@ Letters: K judged tokens of one request, M distributions, N contexts, V vocabula
 from abc import abstractmethod
 from collections.abc import Sequence
 from math import exp, isnan, nan
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -164,6 +164,7 @@ def without_room(error: KVMemoryError | None) -> Failed | Deferred:
     return Deferred("KV memory is short") if error is None else Failed(error)
 
 
+LAW_OFF = 1e-3  # by which the probabilities of a law may miss 1, for those made in float32
 Flags = NDArray[np.bool_]
 
 
@@ -224,6 +225,19 @@ def ruled(session: Session, step: Verify, facts: Facts) -> tuple[Flags, Flags]:
     try:
         keeps, leaves = (np.broadcast_to(answer(step.rule, name, facts), shape) for name in ("accepts", "escalates"))
         return keeps, leaves
+    except BaseException as error:  # foreign code
+        raise raised(session.policy_name, session.request_id, step, "its rule", error) from error
+
+
+def law_of(session: Session, step: Verify, probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """`[V]` what a rule with `law` makes of the verifier's distribution and that of the token; raises as `ruled`."""
+    rule: Any = step.rule
+    try:
+        law: Tensor = rule.law(probs, draft_probs)
+        if law.shape != probs.shape or not (law.min() >= 0 and abs(law.sum() - 1) <= LAW_OFF):
+            got = f"{tuple(law.shape)} that add up to {float(law.sum()):g}, at least {float(law.min()):g}"
+            raise ValueError(f"law must return probabilities of all {len(probs):,} tokens, got {got}")
+        return law
     except BaseException as error:  # foreign code
         raise raised(session.policy_name, session.request_id, step, "its rule", error) from error
 

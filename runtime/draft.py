@@ -328,6 +328,8 @@ class DraftProcessor:
 
     def _drafted(self, level: int, item: DraftItem, writing: Writing) -> Drafted | Failed:
         session, _ = item
+        if writing.error is not None:
+            return Failed(writing.error)
         if writing.broken:
             position = writing.position + len(writing.tokens)
             return Failed(NonFiniteLogitsError(self._members[level].name, session.request_id, position))

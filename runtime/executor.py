@@ -16,7 +16,7 @@ from ..decoding.legal_steps import DraftEnd
 from ..decoding.results import Forward
 from ..decoding.rules import Signal
 from ..decoding.session import Session
-from ..decoding.steps import Step
+from ..decoding.steps import PolicyError, Step
 from .caches import Placement, Places, TreeRow, on_trees
 from .clock import Clock, Mark, between_s, mark
 from .features import FeatureForward
@@ -259,6 +259,7 @@ class Writing:
     rows: list[Tensor] = field(default_factory=list)  # per token the distribution `[V]` it was chosen from
     signals: list[Signal] = field(default_factory=list)  # per token its signal, if `ends` is given
     broken: bool = False  # whether the logits were not finite; then the last token is missing
+    error: PolicyError | None = None  # that `ends` raised, for which the request fails alone
 
     def take(self, token: int, row: Tensor, signal: Signal | None) -> bool:
         """Note one token; returns whether to continue."""
@@ -267,5 +268,8 @@ class Writing:
         stopped = False
         if self.ends is not None and signal is not None:
             self.signals.append(signal)
-            stopped = self.ends(signal)
+            try:
+                stopped = self.ends(signal)
+            except PolicyError as error:
+                self.error, stopped = error, True
         return not stopped and token not in self.eos and len(self.tokens) < self.most

@@ -47,7 +47,7 @@ from .pools.tokenizer_files import quiet_loading
 from .profiling.probe import ProbedWorld
 from .prompts import Prompt
 from .recording.model_info import model_info, ngram_info
-from .sampler import Judging, Sampler, Verdict, make_sampler
+from .sampler import Judging, Sampler, Verdict, Verdicts, make_sampler
 from .state import RequestState
 from .threads import use_threads
 from .verify import Chunk
@@ -83,9 +83,9 @@ class ForcedSampler(Sampler):
             tokens.append(told.tokens[position - told.start])
         return torch.tensor(tokens, device=logits.device), best
 
-    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> Verdicts:
         """See `Sampler`; the verdicts are the decided ones, except for logits that are not finite."""
-        verdicts: list[Verdict | None] = []
+        verdicts: Verdicts = []
         for row, real in zip(judgings, self._real.verdicts(logits, judgings), strict=True):
             told = self.decided[row.state.request_id]
             verdicts.append(None if real is None else Verdict(told.num_accepted, told.tokens[0]))

@@ -6,7 +6,7 @@ Letters: B requests, N contexts (of all requests, one after the other), K judged
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..decoding.legal_steps import ruling_of
 from ..decoding.rules import Ruling
-from ..decoding.steps import Verify
+from ..decoding.steps import PolicyError, Verify
 from ..traces.meta import Sampling
 from .coupled_noise import RequestNoise
-from .distances import Distances, facts_of, facts_of_all, law_after, ruled
+from .distances import Distances, facts_of, facts_of_all, law_after, law_of, ruled
 from .rejection_sampling import Chance, judge
 from .sampling import probabilities, truncated
 from .state import PendingView, RequestState
@@ -47,6 +47,10 @@ class Verdict(NamedTuple):
     own_token: int  # the verifier's own after them
     escalated: tuple[int, ...] = ()  # indices of those that are left to the next verifier
     laws: list[Tensor | None] | None = None
+
+
+# Of each row; where its rule raised, the error, and None where the logits are not finite.
+Verdicts = list[Verdict | PolicyError | None]
 
 
 class Sampler(ABC):
@@ -82,8 +86,8 @@ class Sampler(ABC):
         """
 
     @abstractmethod
-    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
-        """`[B]` a verifier's verdicts, from its `[N, V]` distributions; None where they are not finite."""
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> Verdicts:
+        """`[B]` a verifier's verdicts, from its `[N, V]` distributions."""
 
 
 class SameToken(Sampler):
@@ -104,7 +108,7 @@ class SameToken(Sampler):
         noise = [noise_of(state).at(position) for state, position in zip(states, positions, strict=True)]
         return logits + torch.from_numpy(np.stack(noise)).to(logits.device)
 
-    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> Verdicts:
         """Accept the tokens that the verifier writes itself, or those that its rule accepts."""
         states: list[RequestState] = []
         positions: list[int] = []
@@ -115,7 +119,9 @@ class SameToken(Sampler):
         written: list[int] = tokens.tolist()
         scores: list[float] = best.tolist()
         known = all(map(isfinite, scores))
-        return [self._verdict(logits, row, written) if known or _known(scores, row) else None for row in judgings]
+        return [
+            _or_error(self._verdict, logits, row, written) if known or _known(scores, row) else None for row in judgings
+        ]
 
     def _verdict(self, logits: Tensor, row: Judging, written: list[int]) -> Verdict:
         start = row.start
@@ -145,32 +151,31 @@ class Rejecting(Sampler):
         ]
         return torch.tensor(tokens, device=logits.device), best
 
-    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> Verdicts:
         """Accept tokens at random, and replace a rejected one by a draw from the residual distribution."""
         best: list[float] = logits.amax(dim=-1).tolist()
         probs = probabilities(logits)
-        verdicts: list[Verdict | None] = []
+        verdicts: Verdicts = []
         for row in judgings:
             contexts = slice(row.start, row.start + len(row.views) + 1)
             if not _known(best, row):
                 verdicts.append(None)
             elif row.step.rule.lossless or hasattr(row.step.rule, "law"):
-                verdicts.append(self._by_chance(probs[contexts], row))
+                verdicts.append(_or_error(self._by_chance, probs[contexts], row))
             else:
-                verdicts.append(self._by_rule(logits[contexts], probs[contexts], row))
+                verdicts.append(_or_error(self._by_rule, logits[contexts], probs[contexts], row))
         return verdicts
 
     def _by_chance(self, probs: Tensor, row: Judging) -> Verdict:
         """The output follows the verifier, or the rule's law where a token has a distribution."""
         drafted = [None if view.judge is None else probabilities(view.judge) for view in row.views]
         tokens = [view.token for view in row.views]
-        law: Callable[[Tensor, Tensor], Tensor] | None = getattr(row.step.rule, "law", None)
-        if law is None:
+        if not hasattr(row.step.rule, "law"):
             return Verdict(*judge(tokens, drafted, probs, _chance(row.state)))
         followed = probs.clone()
         for index, theirs in enumerate(drafted):
             if theirs is not None:
-                followed[index] = law(probs[index], theirs.to(probs.device))
+                followed[index] = law_of(row.state.session, row.step, probs[index], theirs.to(probs.device))
         kept, own_token = judge(tokens, drafted, followed, _chance(row.state))
         return Verdict(kept, own_token, (), list(followed[: kept + 1].log()))
 
@@ -223,6 +228,14 @@ def _kept(row: Judging, logits: Tensor, written: list[int]) -> tuple[int, tuple[
         if says is Ruling.escalate:
             escalated.append(index)
     return len(row.views), tuple(escalated)
+
+
+def _or_error(verdict: Callable[..., Verdict], *args: Any) -> Verdict | PolicyError:  # noqa: ANN401 - as each takes
+    """A verdict, or what the rule raised: foreign code, for which its request fails alone."""
+    try:
+        return verdict(*args)
+    except PolicyError as error:
+        return error
 
 
 def _known(best: Sequence[float], row: Judging) -> bool:

@@ -573,6 +573,12 @@ def find_slims(
     )
 
 
+def tries_all(pool: ModelPool, shares: Sequence[float], budget: Budget) -> bool:
+    """Whether no share has more masks than are tried, so that none is drawn; raises as `find_slims`."""
+    num_layers = int(target_with_layers(pool).config.num_hidden_layers)
+    return all(comb(num_layers, count) <= budget.trials for count in skipped_of(shares, num_layers).values())
+
+
 def target_with_layers(pool: ModelPool) -> PreTrainedModel:
     """The target's model; raises ValueError if no layers can be left out of it."""
     model = pool.target.model

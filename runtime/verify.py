@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..decoding.results import Deferred, Failed, Judged, Rows
 from ..decoding.session import Session
-from ..decoding.steps import Verify
+from ..decoding.steps import PolicyError, Verify
 from ..decoding.world import VerifyItem
 from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, broken, without_room
 from .draft import FeatureReader
@@ -141,6 +141,8 @@ class VerifyProcessor:
             if verdict is None:
                 name = self._members[level].name
                 results[request_id] = Failed(NonFiniteLogitsError(name, request_id, judging.position))
+            elif isinstance(verdict, PolicyError):
+                results[request_id] = Failed(verdict)
             else:
                 results[request_id] = self._judged(level, row, judging, verdict, logits)
         self._executor.phases.sampling_s += clock.now_s() - start_s

@@ -24,6 +24,7 @@ from ..decoding.seen import Observation, Start
 from ..decoding.session import READER
 from ..decoding.world import World
 from ..policies.about import about_of
+from ..policies.combined import OnlyLossless
 from ..policies.oracles import Foresight, ForwardSeconds
 from ..runs.log import RunLedger, RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
@@ -201,7 +202,8 @@ def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) ->
     """
     if asked_s is not None:
         return DecideSeconds.of_step(asked_s)
-    found: object = cost.decide_s(type(policy).__name__)
+    made = policy.wrapped if isinstance(policy, OnlyLossless) else policy
+    found: object = cost.decide_s(type(made).__name__)
     if not isinstance(found, DecideSeconds):
         raise ArgumentError(f"`decide_s` of cost {cost.name} must give DecideSeconds, got {found!r}")
     return found

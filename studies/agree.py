@@ -262,7 +262,7 @@ def matching_trace(
 
     Raises:
         TraceFormatError: not a recording of this pool with this sampling, or one that lacks a prompt or has it with
-            other tokens or another budget; one line.
+            other tokens, another tag or budget; one line.
     """
     trace = read_trace(path)
     _check_pool(path, trace.meta, pool)
@@ -318,6 +318,8 @@ def _matching(
     if list(recorded.prompt) != pool.encode(prompt.text):
         put = "as it is, without --chat" if pool.chat is None else "as the chat template puts it"
         raise TraceFormatError(path, f"{field}, prompt", f"must be the tokens of the prompt {put}", recorded.prompt)
+    if recorded.tag != prompt.tag:
+        raise TraceFormatError(path, f"{field}, tag", f"must be that of the prompt, {prompt.tag!r}", recorded.tag)
     if recorded.max_new_tokens != max_new_tokens:
         rule = f"must be the one asked for, {max_new_tokens}"
         raise TraceFormatError(path, f"{field}, max_new_tokens", rule, recorded.max_new_tokens)

@@ -5,9 +5,10 @@ Also descriptions of a cluster or a workload, without serving.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from ..sim.serving.routers import RoundRobin
 from ..sim.serving.serve import INTERRUPTED, Served
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
+from ..traces.workloads.arrival import Arrival, WorkloadAbout
 from ..traces.workloads.drawn_arrivals import is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
 from .compare import MOST_CELLS
@@ -283,7 +285,9 @@ def compare_under_load(
     tables = setting.tables(setting.replay.seed)
     named = policies_asked(policies, asked.chains, tables, most=MOST_CELLS // len(asked_rates))
     check_policies(setting, named, tables)
-    setting.check_classes(setting.opened(asked_rates[0], setting.replay.seed))
+    first = setting.opened(asked_rates[0], setting.replay.seed)
+    setting.check_classes(first)
+    try_policies(setting, named, tables, first)
     folder = nullcontext() if asked.log is None else new_folder(Path(asked.log))
     alone = None if any(policy.name == BASELINE for policy in named) else named_policy(BASELINE)
     cells = len(asked_rates) * (len(named) + (alone is not None))
@@ -351,6 +355,30 @@ def check_policies(setting: ServingSetting, policies: Sequence[NamedPolicy], tab
         )
     for policy in policies:
         check_policy(setting, policy, tables)
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first request of a workload, alone; implements `Workload`."""
+
+    workload: Workload
+
+    @property
+    def about(self) -> WorkloadAbout:
+        return self.workload.about
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return (arrival._replace(turns=None) for arrival in islice(self.workload, 1))
+
+
+def try_policies(
+    setting: ServingSetting, policies: Sequence[NamedPolicy], tables: ReplayTables, workload: Workload
+) -> None:
+    """Serve the first request under each policy, so that a bad step, such as a tree, raises before any row is made."""
+    watched, seed = Watched(interrupts=Interrupts(), on_ended=lambda: None), setting.replay.seed
+    for policy in policies:
+        with suppress(CostRangeError):  # which its row tells
+            serving_run(setting, policy, _First(workload), tables, rate=None, seed=seed, watched=watched)
 
 
 def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:

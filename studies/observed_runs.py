@@ -130,16 +130,20 @@ def drafts_of(requests: ReplayedRequests, meta: ObservedMeta, stated: int | None
         ArgumentError: unknown lengths of drafts, different ones, or an unknown number of rounds.
     """
     told, name = meta.acceptance, requests.name
-    drafted = stated is not None or (
-        told is not None and bool(told.drafts or told.drafted or (told.accept_length or 1.0) > 1.0)
-    )
-    if not drafted:
+    if not has_drafted(told, stated):
         return Drafts()
     tokens = _drafted_a_round(meta, name, stated, len(requests.requests))
     lengths = [(one.output_tokens or 0) - 1 for one in requests.requests]
     rounds, told_by = _rounds_of(requests, meta, lengths, tokens)
     kept = [min(max(count, -(-length // (tokens + 1))), length) for count, length in zip(rounds, lengths, strict=True)]
     return Drafts(tokens=tokens, rounds=tuple(kept), told_by=told_by)
+
+
+def has_drafted(told: ObservedAcceptance | None, stated: int | None) -> bool:
+    """Whether a server drafted, as it told, or the user stated."""
+    return stated is not None or (
+        told is not None and bool(told.drafts or told.drafted or (told.accept_length or 1.0) > 1.0)
+    )
 
 
 def _of_one_length(told: ObservedAcceptance | None, tokens: int, num_answers: int) -> bool:

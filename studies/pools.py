@@ -27,6 +27,7 @@ from ..runtime.slim import (
     find_slims,
     masks_of,
     slim_name,
+    tries_all,
 )
 from ..runtime.timing import hardware
 from .decode import load_pool
@@ -126,6 +127,11 @@ def find_slim(
     drawn = max(1, trials // 3) if random_trials is None else random_trials
     budget = Budget(trials=trials, random_trials=drawn, seed=seed)
     models = load_pool(file, threads=threads, chat=chat)
+    for name, value in {"random_trials": random_trials, "seed": seed or None}.items():
+        if value is not None and tries_all(models, shares, budget):
+            raise ArgumentError(
+                f"`{name}` must be left out where all masks are tried, since none is drawn, got {value}"
+            )
     baselines = masks_of(content)
     frontier = find_slims(models, requests, shares, budget, max_new_tokens=max_new_tokens, baselines=baselines)
     sizes = {member.name: member.num_parameters for member in models.members}

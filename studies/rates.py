@@ -21,7 +21,7 @@ from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
 from .compare import MOST_CELLS
-from .load import LoadRuns, check_policies, meta_of, policies_asked
+from .load import LoadRuns, check_policies, meta_of, policies_asked, try_policies
 from .options import FindRatesOptions, LoadOptions, checked, takes
 from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, PoliciesGiven
@@ -245,7 +245,9 @@ def find_rates(
     tables = setting.tables(setting.replay.seed)
     named = policies_asked(policies, asked.chains, tables, most=MOST_CELLS)
     check_policies(setting, named, tables)
-    setting.check_classes(setting.opened(FIRST_RATE, setting.replay.seed))
+    first = setting.opened(FIRST_RATE, setting.replay.seed)
+    setting.check_classes(first)
+    try_policies(setting, named, tables, first)
     with held_interrupts() as interrupts, Progress("finding rates", len(named), unit="policies") as progress:
         partial = policies is None and asked.chains is None
         runs = LoadRuns(setting, tables, interrupts, progress, partial=partial)

@@ -431,7 +431,9 @@ class _Job:
         tables = TrieTables(self.part)
         outputs: dict[str, list[int]] = {}
         scenario = Scenario(tables=tables, cost=self.cost, batch=self.batch)
-        log = simulate(scenario, self.policy.build(tables.pool), self.policy.name, outputs=outputs)
+        # Forced decisions are of lossless steps: the models would refuse another in the middle of a run.
+        made = self.policy.admitted(tables.pool, lossless=self.measured.forced)
+        log = simulate(scenario, made, self.policy.name, outputs=outputs)
         return outputs, log
 
     def run(self) -> _Ran:

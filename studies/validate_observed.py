@@ -30,7 +30,9 @@ from .observed_runs import (
     ReplayedRequests,
     Replayer,
     check_same_server,
+    has_drafted,
     is_priced,
+    named_run,
     replayable,
     replayer,
 )
@@ -128,6 +130,14 @@ def validate_observed(
     # With its own rounds, if it drafted and no other option is given.
     if given or not run.drafts.tokens:
         on_cluster = replayer(cluster, policy, recording, cost=cost, seed=seed, is_fitted=bool(runs))
+        if (
+            policy is None
+            and on_cluster.policy is not None
+            and has_drafted(run.run.meta.acceptance, named_run(observed)[1])
+        ):
+            raise ArgumentError(
+                f"`trace` goes with `policy`, since {run.name} drafted: without one the target is alone"
+            )
     else:
         on_cluster = run.replayer(cluster, cost, seed, is_fitted=bool(runs))
         if not runs and not is_priced(on_cluster):
@@ -261,6 +271,9 @@ def _check_others(run: Replayable, others: Sequence[Replayable]) -> None:
 
 def _notes(meta: ObservedMeta, log: ServingLog) -> list[str]:
     notes = []
+    lost = len(log.finished) - int(log.finished.sum())
+    if lost:
+        notes.append(f"{counted(lost, 'request')} did not finish in the simulator, whose figures are of the others")
     if meta.loop == "closed":
         notes.append("a closed loop is replayed by the times at which its requests were sent")
     target = log.meta.levels[-1]

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..base.errors import ArgumentError, check_least, counted
+from ..base.terminal import tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.results import Deferred, Failed, Judged
 from ..decoding.rules import Signal
 from ..decoding.session import Session
-from ..decoding.steps import Draft, Verify
+from ..decoding.steps import Draft, PolicyError, Verify
 from ..policies.about import about_of
 from ..policies.chain_text import default_policies
 from ..reports.serving_tables import (
@@ -236,6 +237,8 @@ class ModelsWorld:
 def _check_ran(sessions: Sequence[ServedRequest], rows: Sequence[object]) -> None:
     for session, row in zip(sessions, rows, strict=True):
         if isinstance(row, Failed):
+            if isinstance(row.error, PolicyError):
+                raise row.error
             raise ValueError(f"request {session.request_id} failed: {row.error}") from row.error
         if isinstance(row, Deferred):
             raise _no_room(session.request_id)
@@ -301,16 +304,15 @@ class ServedWorlds:
 
     def build(self, policy: NamedPolicy) -> Policy:
         """A policy for the models; raises ArgumentError for one that may write unrecorded text."""
-        built = policy.build(loaded_pool(self._models))
-        about = about_of(built)
+        about = about_of(policy.build(loaded_pool(self._models)))
         if about is not None and not about.lossless:
             raise ArgumentError(f"`policies` must be lossless: what others write was not recorded, got {policy.name}")
-        return built
+        return policy.admitted(loaded_pool(self._models), lossless=True)
 
     def simulated(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
-        """Serve from the recording, at the seconds of the cost."""
+        """Serve from the recording, at the seconds of the cost; raises PolicyError for a lossy step, too."""
         count = len(self._cluster.replicas)
-        policies = [policy.build(self._tables.pool) for _ in range(count)]
+        policies = [policy.admitted(self._tables.pool, lossless=True) for _ in range(count)]
         return self._served(policy.name, policies, workload, None, set())
 
     def measured(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
@@ -519,8 +521,10 @@ def validate_under_load(
         worlds.build(policy)
     attached = [(rate, worlds.attached(arrivals)) for rate, arrivals in zip(asked, opened, strict=True)]
     jobs = [_Job(worlds, policy, rate, arrivals) for rate, arrivals in attached for policy in named]
+    # Replays come first: they are fast and may raise.
+    replays = [job.simulated() for job in tracked(jobs, "replaying", total=len(jobs), unit="runs")]
     measured = in_turns("serving", [job.measured for job in jobs], runs)
-    cells = tuple(job.cell(found) for job, found in zip(jobs, measured, strict=True))
+    cells = tuple(job.cell(replay, found) for job, replay, found in zip(jobs, replays, measured, strict=True))
     meta: dict[str, Any] = {
         "pool": models.name,
         "trace": trace.meta.name,
@@ -545,11 +549,14 @@ class _Job:
     rate: float | None
     workload: AttachedWorkload
 
+    def simulated(self) -> ServedRun:
+        return self.worlds.simulated(self.policy, self.workload)
+
     def measured(self) -> ServedRun:
         return self.worlds.measured(self.policy, self.workload)
 
-    def cell(self, runs: Sequence[ServedRun]) -> LoadCell:
-        ours, theirs = self.worlds.simulated(self.policy, self.workload), runs[-1]
+    def cell(self, ours: ServedRun, runs: Sequence[ServedRun]) -> LoadCell:
+        theirs = runs[-1]
         figures = [figures_of(run.log) for run in runs]
         both = ours.tokens.keys() & theirs.tokens.keys()
         return LoadCell(

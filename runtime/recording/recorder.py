@@ -324,6 +324,8 @@ class GroupProgress:
         self._share = 1 / (1 + options.closure.reach)
         self._trunk_s = self._all_s = self._began_at_s = 0.0
         self._done = progress.done
+        # In a full closure some contexts have far more below them than others: only whole groups tell the time left.
+        self._is_even = options.closure.kind != "full"
 
     def begin(self, recorders: Sequence[RequestRecorder]) -> None:
         """A group begins."""
@@ -352,7 +354,8 @@ class GroupProgress:
         self._progress.advance_to(self._done)
 
     def _tell(self, share: float) -> None:
-        self._progress.advance_to(self._done + min(share, 0.999) * len(self._recorders))
+        if self._is_even:
+            self._progress.advance_to(self._done + min(share, 0.999) * len(self._recorders))
 
 
 def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[Ties, tuple[TrieRequest, ...]]:

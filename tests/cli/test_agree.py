@@ -218,6 +218,7 @@ def test_a_policy_may_name_the_tag_of_a_request_that_is_left_out():
             ("--prompts", "other.jsonl"),
             "agree.trace: requests, r0, prompt: must be the tokens of the prompt as it is, without --chat, got",
         ),
+        (("--prompts", "tags.jsonl"), "agree.trace: requests, r0, tag: must be that of the prompt, 'other', got"),
         (("--reach", "9"), "--closure, --reach and --run belong to a recording made now; --trace has its own"),
         (
             ("--trace", "missing.trace"),
@@ -228,6 +229,7 @@ def test_a_policy_may_name_the_tag_of_a_request_that_is_left_out():
 def test_a_recording_of_something_else(place, made, args, told):
     write_prompts(place / "more.jsonl", random_prompts(5, seed=2))
     write_prompts(place / "other.jsonl", random_prompts(4, seed=3))
+    write_prompts(place / "tags.jsonl", [replace(one, tag="other") for one in random_prompts(4, seed=2)])
     assert told in refused(*agree("--policy", "plain", *with_own(("--trace", made), args)))
 
 

@@ -196,6 +196,11 @@ def test_figures_for_programs_and_another_file_in_another_folder(pool, tmp_path)
         (("--json", "pool/pool.toml"), "--json must be a file of its own, got 'pool/pool.toml'"),
         (("--out", "s", "--json", "./s"), "--json must be a file of its own, got 's'"),
         (("--max-new-tokens", 600), "must fit into the pool's context of 512 tokens"),
+        (("--trials", 6, "--seed", 1), "--seed must be left out where all masks are tried, since none is drawn, got 1"),
+        (
+            ("--trials", 6, "--random-trials", 2),
+            "--random-trials must be left out where all masks are tried, since none",
+        ),
     ],
 )
 def test_bad_input_changes_nothing(pool, tmp_path, options, told):

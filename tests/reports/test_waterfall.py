@@ -153,3 +153,14 @@ def test_the_screen():
     assert "where the gain goes, at the first seed" in printed
     assert "what is drafted is refused" in printed
     assert "where the gain goes" not in done("compare", "--policy", "draft:4/target")
+
+
+def test_requests_that_are_judged_while_others_read_are_of_rounds(tmp_path):
+    """Where a forward takes the same whatever is in it, no width is lost, and rounds pay from one token on."""
+    free = {"new_tokens": [1, 65536], "seconds": [1e-9] * 2}
+    flat = dict.fromkeys(("draft", "mid", "slim"), free) | {"target": free | {"seconds": [0.01] * 2}}
+    (tmp_path / "flat.json").write_text(json.dumps(flat))
+    asked = {"cost": str(tmp_path / "flat.json"), "batch": 8}
+    (found,) = compare(open_recording("pico"), "draft:4/target", why=True, **asked).why.policies.values()
+    assert found.losses["width"] == pytest.approx(0, abs=0.05)
+    assert found.pays_from == pytest.approx(1, abs=0.02)

@@ -20,7 +20,7 @@ from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.server.engine import End
-from paceline.server.listening import bound_socket
+from paceline.server.listening import bound_socket, server_config
 from paceline.server.options import Address, EngineOptions, FollowOptions, ProxyOptions, RecordingOptions, RequestLimits
 from paceline.server.start import ServedPool, make_service
 from paceline.studies.setting import named_policy
@@ -400,6 +400,51 @@ def test_a_request_whose_copy_no_model_knows_fails_alone(models, tmp_path):
         assert broken.error["message"].endswith("draft copy must hold ids below 1,536, got 1536")
 
 
+FAILS = """
+from paceline.decoding.steps import Draft, Verify
+
+class Mad:
+    lossless = needs_target_prob = False
+
+    def holds(self, signal, product):
+        raise RuntimeError("oh")
+
+    accepts = lambda self, facts: self.holds(None, 0)
+
+class Fails:
+    def __init__(self, pool):
+        self.verify = Verify(pool.target)
+
+    def decide(self, seen):
+        long = seen.num_prompt > 30
+        if seen.num_pending or not seen.has_room:
+            return {} if long else self.verify
+        return {} if long else Draft("draft", 2)
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("verify", "draft", "told"),
+    [
+        ("self.verify", "Draft('draft', 2, Mad())", "its stop raised RuntimeError('oh')"),
+        ("Verify('target', Mad())", "Draft('draft', 2)", "its rule raised RuntimeError('oh')"),
+    ],
+)
+def test_a_request_whose_stop_or_rule_raises_fails_alone(models, tmp_path, verify, draft, told):
+    file = tmp_path / "fails.py"
+    file.write_text(FAILS.format(verify, draft))
+    with serving(models, policies=[f"{file}:Fails"]) as client, ThreadPoolExecutor(3) as pool:
+        with held(client):
+            found = [pool.submit(client.complete, text) for text in ("Once", "Once upon a time " * 12, "One")]
+            until(lambda: client.service.engine.num_open == 3)
+        sound, broken, other = (one.result() for one in found)
+        assert (sound.status, broken.status, other.status) == (200, 500, 200)
+        assert f": {told} ({file}:8)" in broken.error["message"]
+
+
 def test_a_request_whose_logits_are_broken_fails_alone(models, prompts, monkeypatch):
     with serving(models, policies=["plain"]) as client:
         target = models.target.model
@@ -546,3 +591,7 @@ def test_nothing_that_the_description_allows_is_an_error_of_the_server(client):
 
         never_fails()
     assert client.get("/health").status == 200
+
+
+def test_a_part_of_a_second_to_end_in_counts():
+    assert server_config(None, 0.9).timeout_graceful_shutdown == 0.9

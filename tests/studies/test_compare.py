@@ -5,10 +5,11 @@ from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from paceline.base.errors import ArgumentError
+from paceline.base.errors import ArgumentError, innermost, is_foreign
 from paceline.base.files import FOLDER_VARIABLE, processor
 from paceline.policies import Draft, PolicySpec, Verify
 from paceline.policies.oracles import OracleChain
@@ -16,9 +17,9 @@ from paceline.policies.specrouter.policy import SpecRouter
 from paceline.policies.windows import Adaptive
 from paceline.reports.side_by_side import SideBySide
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.base import CostRangeError
+from paceline.sim.cost.base import NOTHING_TO_DECIDE, CostRangeError
 from paceline.sim.recorded import recorded_pool
-from paceline.sim.simulate import simulate
+from paceline.sim.simulate import seconds_to_decide, simulate
 from paceline.studies.compare import PolicyRuns, compare, regret_in, sweep
 from paceline.studies.setting import Setting, named_policy, open_recording
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, write_trace
@@ -473,3 +474,38 @@ def test_windows_longer_than_every_draft_are_said_not_to_differ(tmp_path):
     first, second, _ = found.runs.ranked()
     assert found.runs.output_tokens_per_s(first) == found.runs.output_tokens_per_s(second)
     assert compare(logged, ["feature:1/target"], cost=cost).meta["remarks"] == []
+
+
+FOREIGN = """
+from random import Random
+
+from paceline.policies import Draft, Verify
+
+class Coin:
+    most_pending = 6
+
+    def __init__(self, pool):
+        self.rng, self.verify = Random(), Verify(pool.target)
+
+    def decide(self, seen):
+        if seen.num_pending or seen.room < 2:
+            return self.verify
+        return Draft("draft", self.rng.randint(1, min(6, seen.room - 1)))
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_a_policy_of_the_users_own_is_no_other_where_it_must_be_lossless(tmp_path):
+    """Its seconds to decide were not found, and other seeds were taken for repetitions of the first."""
+    (tmp_path / "coin.py").write_text(FOREIGN)
+    watched = named_policy(f"{tmp_path / 'coin.py'}:Coin").admitted(
+        recorded_pool(open_recording("pico")), lossless=True
+    )
+    asked = []
+    cost = SimpleNamespace(name="c", decide_s=lambda name: asked.append(name) or NOTHING_TO_DECIDE)
+    assert seconds_to_decide(watched, cost, None) is NOTHING_TO_DECIDE
+    assert asked == ["Coin"]
+    assert watched.most_pending == 6
+    assert is_foreign(type(innermost(watched)))

@@ -5,11 +5,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from paceline.decoding.steps import PolicyError
 from paceline.reports.intervals import geometric_interval
 from paceline.reports.serving import Promises
 from paceline.reports.serving_tables import ServingReport
 from paceline.reports.waterfall_under_load import LOSSES_UNDER_LOAD, SpentUnderLoad, waterfall_under_load
-from paceline.studies.load import compare_under_load
+from paceline.studies.load import LoadRuns, compare_under_load
 from paceline.studies.options import SimulateOptions
 from paceline.studies.rates import find_rates
 from paceline.studies.serving import serving_setting, simulate
@@ -270,3 +271,33 @@ def test_who_rejects_requests_that_another_serves_has_no_highest_rate(too_long):
     alone = find_rates(None, ["draft:2/target"], **too_long, limits="p99_ttft < 0.05")
     assert [row.policy for row in alone.rows] == ["draft:2/target"]
     assert any("requests 12 rejected (longer than the 640 tokens" in remark for remark in alone.remarks)
+
+
+TREES = """
+from paceline.policies import DraftTree, Verify, tree_shape
+
+class Trees:
+    def __init__(self, pool):
+        self.tree, self.verify = DraftTree("draft", tree_shape("2x1")), Verify(pool.target)
+
+    def decide(self, seen):
+        return self.verify if seen.num_pending or not seen.has_room else self.tree
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        lambda asked: compare_under_load("pico", asked, workload="poisson:rate=9,requests=9", **LARGE),
+        lambda asked: find_rates("pico", asked, workload="poisson:requests=9", limits="p90_ttft < 1", **LARGE),
+    ],
+)
+def test_a_tree_that_no_policy_declared_is_refused_before_any_row(tmp_path, monkeypatch, study):
+    """Rows of the policies before it were lost."""
+    (tmp_path / "trees.py").write_text(TREES)
+    monkeypatch.setattr(LoadRuns, "run", lambda *_, **__: pytest.fail("a row was run"))
+    with pytest.raises(PolicyError, match="token trees are not known here"):
+        study(["plain", f"{tmp_path / 'trees.py'}:Trees"])

@@ -591,6 +591,20 @@ def test_steps_of_a_policy_may_be_of_any_integers(tmp_path, kind, commits):
     assert given[0] == given[1]
 
 
+def test_a_workload_without_a_request_is_refused_where_it_is_served(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    def __init__(self, seed): ...\n    def arrivals(self): return []\n"
+    )
+    mine = f"{tmp_path / 'mine.py'}:Mine"
+    for words in (
+        ("simulate", "--cluster", "h100", "--policy", "plain"),
+        ("compare", "--cluster", "h100"),
+        ("workload",),
+    ):
+        asked = (mine,) if words == ("workload",) else ("--workload", mine)
+        assert refused(*words, *asked) == f"workload {mine!r}: arrivals must give a request, got none"
+
+
 def router(pick, **also):
     return type("Mine", (), {"__init__": lambda self, setting: setattr(self, "setting", setting), "pick": pick, **also})
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from paceline.base.errors import ArgumentError
 from paceline.base.files import FOLDER_VARIABLE
+from paceline.decoding.steps import PolicyError
 from paceline.policies.by_name import PolicySpec
 from paceline.reports.recordings import trace_tables
 from paceline.reports.validation import total_s
@@ -357,6 +358,32 @@ def test_what_cannot_be_validated_on_a_forced_pool(made, tmp_path, given, told):
     forced = {"pool": write_tiny_forced_pool(tmp_path / "forced"), "prompts": None, "recording": made.trace}
     with pytest.raises(ValueError, match=told):
         validate(**forced | {"policies": ["plain"], "cost": "h100", "runs": 1} | given)
+
+
+LOSSY = """
+from paceline.policies import Commit, Draft, Verify
+
+class Lossy:
+    def __init__(self, pool):
+        self.verify = Verify(pool.target)
+
+    def decide(self, seen):
+        if seen.num_pending:
+            return Commit(1)
+        return Draft("draft", 1) if seen.has_room else self.verify
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_a_lossy_step_on_a_forced_pool_is_refused_in_the_replay(made, tmp_path, monkeypatch):
+    """What the models had measured of other policies was lost."""
+    (tmp_path / "lossy.py").write_text(LOSSY)
+    monkeypatch.setattr("paceline.studies.validate.in_turns", lambda *_: pytest.fail("the models ran"))
+    policies = ["plain", f"{tmp_path / 'lossy.py'}:Lossy"]
+    with pytest.raises(PolicyError, match="is lossy, and only lossless policies were asked for"):
+        validate(write_tiny_forced_pool(tmp_path / "forced"), None, made.trace, policies, cost="h100", runs=1)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 import typer
 from paceline.base.errors import ArgumentError
 from paceline.cli.seconds import _Bounds
+from paceline.decoding.steps import PolicyError
 from paceline.reports.observed import errors_between
 from paceline.reports.serving_tables import FIGURES, LoadCell
 from paceline.runs.observed import (
@@ -195,6 +196,23 @@ def test_requests_are_as_long_as_what_was_recorded(worlds, recording):
     assert {(one.prompt_tokens, one.output_tokens) for one in both.attached(Listed(12))} <= lengths
 
 
+BREAKS = """
+from paceline.policies import Verify
+
+class Breaks:
+    def __init__(self, pool):
+        self.verify = Verify(pool.target)
+
+    def decide(self, seen):
+        if seen.num_emitted > 3:
+            raise RuntimeError("oh")
+        return self.verify
+
+    def learn(self, outcome):
+        pass
+"""
+
+
 def test_a_table_of_errors(path, tmp_path):
     file = write_cluster(tmp_path)
     found = validate_under_load(
@@ -263,6 +281,17 @@ def _cost_file(folder):
     return str(path)
 
 
+def test_a_policy_that_breaks_in_the_replay_is_refused_before_the_models_run(path, tmp_path, monkeypatch):
+    """What they had measured of others was lost."""
+    (tmp_path / "mine.py").write_text(BREAKS)
+    monkeypatch.setattr(served_worlds, "in_turns", lambda *_: pytest.fail("the models ran"))
+    with pytest.raises(PolicyError, match="decide raised RuntimeError"):
+        validate_under_load(
+            POOL, PROMPTS, path, ["plain", f"{tmp_path / 'mine.py'}:Breaks"], workload="poisson:rate=9,requests=4",
+            cluster=write_cluster(tmp_path), cost=_cost_file(tmp_path), runs=1,
+        )  # fmt: skip
+
+
 def test_a_cluster_with_prefix_caches_is_refused(worlds):
     with pytest.raises(ValueError, match=r"^cluster mine, replica tiny: prefix_cache must be false, .* for draft$"):
         worlds(prefix_cache="true")
@@ -278,6 +307,19 @@ def test_a_recording_that_was_sampled_is_refused(recording, tmp_path):
 def test_a_lossy_policy_is_refused(worlds):
     with pytest.raises(ArgumentError, match=r"^`policies` must be lossless"):
         worlds().build(named_policy("early-commit"))
+
+
+def test_a_lossy_step_that_no_policy_declared_is_no_near_tie(worlds, tmp_path):
+    """Requests that had other text were said to have left the record by a near tie."""
+    (tmp_path / "lossy.py").write_text(
+        BREAKS.replace('raise RuntimeError("oh")', "return Verify('target', Ratio(0.05))")
+    )
+    text = (tmp_path / "lossy.py").read_text().replace("import Verify", "import Ratio, Verify")
+    (tmp_path / "lossy.py").write_text(text)
+    both, policy = worlds(), named_policy(f"{tmp_path / 'lossy.py'}:Breaks")
+    for run in (both.simulated, both.measured):
+        with pytest.raises(PolicyError, match="is lossy, and only lossless policies were asked for"):
+            run(policy, both.attached(Listed(3)))
 
 
 @pytest.mark.parametrize(
@@ -717,6 +759,30 @@ def test_what_did_not_finish_is_not_replayed_and_said_so(observed_runs):
     assert (ran.code, ran.err, found["within"]) == (1, "", False)  # seconds of the device, not of the server
     assert found["requests"] == len(rest)
     assert found["notes"] == ["2 observed requests did not finish, or had no text: not replayed"]
+
+
+@pytest.mark.parametrize("blocks", [1, 6])
+def test_what_the_simulator_does_not_finish_is_no_pass(observed_runs, blocks):
+    """Figures were of the others, and nothing said so; a latency that none of them had got no verdict."""
+    cluster = observed_runs / "small.toml"
+    cluster.write_text(f"{CLUSTER}kv_blocks = {blocks}\n")
+    found = validate_observed(observed_runs / "b", cluster=cluster, cost=str(observed_runs / "s.json"))
+    assert any(
+        note.endswith(" did not finish in the simulator, whose figures are of the others") for note in found.lines()
+    )
+    none = [cell for cell in found.cells if cell.simulated is None]
+    assert not any(cell.within for cell in none)
+    assert bool(none) == (blocks == 1)
+    assert found.within is False
+    assert ("beyond: TTFT mean, ms unknown" in found.lines()[-1]) == (blocks == 1)
+
+
+def test_a_recording_alone_does_not_make_a_run_that_drafted_plain(drafting_runs):
+    asked = ("validate", "--observed", drafting_runs / "d", "--cluster", drafting_runs / "c.toml", "--trace", "pico")
+    told = f"--trace goes with --policy, since {drafting_runs / 'd'} drafted: without one the target is alone"
+    assert refused(*asked, "--cost", "cpu-roofline") == told
+    ran = paceline(*asked, "--cost", "cpu-roofline", "--policy", "draft:3/target")
+    assert "acceptance: simulated" in ran.out
 
 
 def test_what_cannot_be_replayed_is_refused_by_name(observed_runs):

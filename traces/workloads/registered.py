@@ -101,10 +101,11 @@ class OfClass:
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`."""
-        last_ps = 0
+        one: Arrival | None = None
         for arrival in self._given():
-            yield (one := self.checked(arrival, last_ps))
-            last_ps = one.arrives_ps
+            yield (one := self.checked(arrival, 0 if one is None else one.arrives_ps))
+        if one is None:
+            raise self.error("arrivals must give a request, got none")
 
     def checked(self, arrival: object, least_ps: int) -> Arrival:
         """A request that arrives at `least_ps` or later, its ids as integers of 64 bits; raises WorkloadSpecError."""

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from paceline.base.terminal import Progress
 from paceline.runtime.coupled_noise import gumbel
 from paceline.runtime.forward import ModuleForward
 from paceline.runtime.forward_choice import choose_forward
@@ -390,3 +391,16 @@ def test_attention_that_would_be_silently_wrong_is_refused(tiny_pool, monkeypatc
     monkeypatch.setattr(model.config, "layer_types", ["full_attention", "sliding_attention"], raising=False)
     with pytest.raises(ValueError, match="full_attention or sliding_attention with a sliding_window, got"):
         ModuleForward(model)
+
+
+@pytest.mark.parametrize("closure", [MONOTONE, FULL])
+def test_the_time_left_of_a_full_closure_is_told_by_whole_groups(tiny_pool, tmp_path, monkeypatch, closure):
+    """Shares of a group said that two seconds were left of twenty."""
+    told = []
+    monkeypatch.setattr(Progress, "advance_to", lambda _, done, *__: told.append(done))
+    monkeypatch.setattr(recorder_module, "group_size", lambda *_: 2)
+    recording(tiny_pool, tmp_path / "a.trace", closure=closure)
+    if closure == FULL:
+        assert told == [2, 3]
+    else:
+        assert any(0 < done < 1 for done in told)
