@@ -342,14 +342,10 @@ def _logged(
     if isinstance(world, ReplayWorld) and world.beside_s is not None:
         meta["beside_s"] = world.beside_s
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
-    # With contexts many modelled decisions need no draw; with an imported recording all are drawn.
-    if isinstance(world, ReplayWorld):
-        log.meta["drawn"] = world.drawn
-        about = about_of(policy)
-        if about is None or not about.oracle:  # which sees further draws
-            log = replace(log, repeats=world.falls_alike)
-    else:
-        log.meta["drawn"] = bool(log.steps["modelled"].any())
+    log.meta["drawn"] = world.was_drawn(log.steps["modelled"])
+    about = about_of(policy)
+    if isinstance(world, ReplayWorld) and (about is None or not about.oracle):  # which sees further draws
+        log = replace(log, repeats=world.falls_alike)
     return with_quality(log, world.quality)
 
 
