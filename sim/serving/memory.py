@@ -480,11 +480,6 @@ class FirstBlocks(NamedTuple):
     keys: Container[int]  # of all texts' first blocks, a live view
 
 
-def first_blocks_of(kv: MemberKv, unit_tokens: int) -> FirstBlocks:
-    """First blocks in a member's prefix cache; `unit_tokens` as there."""
-    return FirstBlocks(unit_tokens, kv.limits.block_tokens, kv.first_keys)
-
-
 def first_key(arrival: Arrival, unit_tokens: int, block_tokens: int) -> int | None:
     """Key of a prompt's first block in `BlockKeys`; None: others can share no block of the prompt."""
     blocks = arrival.blocks
