@@ -42,7 +42,7 @@ from ..sim.rounds_once import SharedRounds
 from ..sim.serving.engine import Replica
 from ..sim.serving.limits import EngineLimits
 from ..sim.serving.replica import ReplicaSpec, ServedFrom
-from ..sim.serving.requests import READS, AnswerLengths, DrawnRequests, ServedRequest
+from ..sim.serving.requests import READS, DrawnRequests, ServedRequest
 from ..sim.serving.world import Fed, Ran
 from ..traces.meta import Sampling
 from ..traces.workloads.arrival import PS_PER_S, Arrival
@@ -299,7 +299,6 @@ class LiveReplica:
         shared = LiveRequests(
             pool=pool,
             answers=answers,
-            lengths=AnswerLengths(pool, answers),
             rounds=SharedRounds(pool, answers),
             drawn=DrawnRequests((), seed=0),
             unit_tokens=0,

@@ -1,4 +1,4 @@
-"""The simulated world: outcomes from a recording, seconds from a cost model, time from SimPy.
+"""The simulated world: outcomes from a recording, seconds from a cost model; under load SimPy moves the clock.
 
 Never imports the runtime and never needs torch.
 """

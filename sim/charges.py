@@ -3,11 +3,7 @@
 A world chooses one of these once. Letters: B requests of an operation.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isinf
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..base.errors import ArgumentError
 from ..decoding.pool import Pool
@@ -19,11 +15,7 @@ from ..decoding.steps import Draft, Verify
 from ..decoding.trees import DraftTree
 from ..decoding.world import DraftItem, TreeItem, VerifyItem
 from ..traces.profile import BatchShape, WeightsRead
-from ..traces.rounds.rounds import TARGET_ALONE, RoundsMeta, RoundsRequest
 from .cost.base import Beside, CostModel, DraftTerms, held_together
-
-if TYPE_CHECKING:
-    from .rounds_answers import RequestRounds
 
 Charged = tuple[list[Forward], float]  # what ran, and seconds of the whole operation
 
@@ -295,145 +287,6 @@ class PrefixCharges(Charges):
             self._prefixes.enter(level, session)
 
 
-class RoundCharges(Charges):
-    """Charges recorded rounds by their seconds, and all else by their means.
-
-    Measured seconds have the prefill separately. It is charged with a request's first operation, and no forward is
-    charged for the prompt. Where the target runs first, the method that will draft is not known yet: charged is the
-    least that any method took until its first token, and the rest of the request's own method with the first draft or
-    plain step.
-
-    Drafting in a recorded round takes that round's seconds if at least as many tokens are requested as were drafted
-    then; so does the verification after it, if nothing else is pending. Engines draft beyond the end of an answer: a
-    draft that replay cuts there is charged by its requested length, up to the window of the engine's rounds, and so is
-    its verification. A draft or verification that was not recorded takes the means, scaled by the same drafter's rounds
-    of the same request (`CostModel.round_scale`). Operations of several requests are never recorded.
-    """
-
-    def __init__(self, cost: CostModel, pool: Pool, meta: RoundsMeta, states: Mapping[str, "RequestRounds"]) -> None:
-        super().__init__(cost, pool)
-        self._drafters = {drafter.name: drafter for drafter in meta.drafters}
-        self._target = meta.target
-        self._states = states
-
-    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
-        """See `Charges`: the prefill if it comes first, then a forward for each token."""
-        if len(items) > 1:
-            return super().draft(level, items, drafted)
-        forwards = self._draft(self._states[items[0][0].request_id], items[0], drafted[0], level)
-        return forwards, total_s(forwards)
-
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
-        """See `Charges`: the prefill if it comes first, then one forward."""
-        if len(items) > 1:
-            return super().verify(level, items)
-        session = items[0][0]
-        forwards = self._verify(self._states[session.request_id], session, level)
-        return forwards, total_s(forwards)
-
-    def _draft(self, state: "RequestRounds", item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
-        session, step = item
-        asked = step.tokens
-        name = self._names[level]
-        forwards = self._prefill(state, session, name)
-        own = self._own_round(state.request, session, name, asked)
-        state.verify_s, state.num_cut = None, 0
-        count = len(drafted.tokens)
-        if own is None:
-            if count == session.room:  # cut by the end of the answer, not by the drafter's own rule
-                state.num_cut = max(min(asked, self._longest(state.request, name)) - count, 0)
-            charged = draft_forwards(self._cost, name, [item], [drafted], level)
-            factor = self._draft_factor(state, session, name, charged, count)
-            return forwards + [(rows, new, repeats, each_s * factor) for rows, new, repeats, each_s in charged]
-        if not session.tokens:
-            state.verify_s, state.verified_from = own[1], len(session.emitted)
-        # The log may have the seconds of drafting nothing.
-        return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
-
-    def _verify(self, state: "RequestRounds", session: Session, level: int) -> list[Forward]:
-        if not session.emitted and not session.tokens:
-            methods = (TARGET_ALONE, *state.request.rounds)  # the least of all counts, 0 if none was measured
-            starts_s = (start_s for method in methods if (start_s := self._start_s(state.request, method)))
-            if started_s := min(starts_s, default=0.0):
-                state.started_s = started_s
-                return [(1, session.num_prompt, 1, started_s)]
-        forwards = self._prefill(state, session, TARGET_ALONE)
-        new_tokens, held = session.feed(level, verify=True)
-        if not held:  # the prompt was charged; the first verification needs its last token
-            new_tokens -= session.num_prompt - 1
-            held = session.num_prompt - 1
-        seconds = state.verify_s if state.verified_from == len(session.emitted) else None
-        state.verify_s = None
-        if seconds is None and not session.tokens:
-            own = self._cost.round_s(session.request_id, len(session.emitted), TARGET_ALONE)
-            seconds = None if own is None else own[1]
-        if seconds is None:
-            width = new_tokens + state.num_cut
-            seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=width, context_tokens=held)
-            if session.tokens:
-                drafter = session.pool.names[session.drafters[-1]]
-                seconds *= self._cost.round_scale(session.request_id, drafter).verifying
-        state.num_cut = 0
-        return [*forwards, (1, new_tokens, 1, seconds)]
-
-    def _draft_factor(
-        self, state: "RequestRounds", session: Session, drafter: str, charged: list[Forward], count: int
-    ) -> float:
-        """Factor on the mean seconds `charged` for a draft of `count` tokens that was not recorded."""
-        scale = self._cost.round_scale(session.request_id, drafter)
-        factor = scale.drafting * (1.0 + state.num_cut / count if state.num_cut else 1.0)
-        seconds = factor * sum(repeats * each_s for _, _, repeats, each_s in charged)
-        most_s = scale.most_draft_s
-        if not isinf(most_s):
-            recorded = self._cost.round_s(session.request_id, len(session.emitted) + len(session.tokens), drafter)
-            most_s = most_s if recorded is None else recorded[0]
-        return factor * most_s / seconds if seconds > most_s else factor
-
-    def _prefill(self, state: "RequestRounds", session: Session, method: str) -> list[Forward]:
-        if state.prefilled:
-            return []
-        state.prefilled = True
-        if state.started_s:
-            rest_s = self._start_s(state.request, method) - state.started_s
-            return [(1, 0, 1, rest_s)] if rest_s > 0 else []  # seconds of the operation, outside forwards
-        seconds = self._cost.prefill_s(session.request_id, method)
-        return [(1, session.num_prompt, 1, seconds)] if seconds else []
-
-    def _start_s(self, request: RoundsRequest, method: str) -> float:
-        """Seconds that a method took until its first token, or its first round if that came before; 0 if unknown."""
-        seconds = self._cost.prefill_s(request.request_id, method)
-        if method != TARGET_ALONE:
-            return seconds
-        own = self._cost.round_s(request.request_id, 0, TARGET_ALONE)
-        return 0.0 if own is None else seconds + own[1]
-
-    def _longest(self, request: RoundsRequest, drafter: str) -> int:
-        """Most tokens that the drafter drafts in a round: its window, else the most drafted or accepted here."""
-        window, rounds = self._drafters[drafter].window, request.rounds.get(drafter)
-        if window is not None or rounds is None or not len(rounds.start):
-            return window or 0
-        return int(max(rounds.drafted.max(), rounds.accepted.max()))
-
-    def _own_round(
-        self, request: RoundsRequest, session: Session, drafter: str, asked: int
-    ) -> tuple[float, float] | None:
-        """Seconds of the round recorded where this draft starts, if that fits `asked` tokens; else None."""
-        rounds = request.rounds.get(drafter)
-        if rounds is None or (session.drafters and session.pool.names[session.drafters[-1]] == drafter):
-            return None
-        start = len(session.emitted) + len(session.tokens)
-        index = int(np.searchsorted(rounds.start, start))
-        if index == len(rounds.start) or rounds.start[index] != start:
-            return None
-        drafted, window = int(rounds.drafted[index]), self._drafters[drafter].window
-        if drafted < 0:
-            drafted = window or asked  # the requested length is unknown
-        stopped = drafted < (window or 1)  # by its own rule, so at any requested length
-        if not drafted <= asked or not (stopped or asked <= max(drafted, window or 0)):
-            return None
-        return self._cost.round_s(request.request_id, start, drafter)
-
-
 def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
     """The one forward of a Verify: per row its pending tokens, the position before them, and its catch-up."""
     return fed_forward(cost, model, [session.feed(level, verify=True) for session, _ in items])
@@ -599,20 +452,33 @@ def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]])
 
     `held` has by row the tokens of its context before the draft, and the length of the draft.
     """
-    forwards: list[Forward] = []
-    done = 1
-    for length in sorted({drafted for _, drafted in held}):
-        running = [tokens for tokens, drafted in held if drafted >= length]
-        repeats = length - done
-        if repeats:
-            rows = len(running)
+    runs = later_runs([length for _, length in held], [tokens for tokens, _ in held], longest=model in cost.longest)
+    return [
+        (rows, rows, times, cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=middle))
+        for rows, times, middle in runs
+    ]
+
+
+def later_runs(
+    lengths: Sequence[int], contexts: Sequence[int], *, longest: bool = False
+) -> Iterator[tuple[int, int, int]]:
+    """(rows, forwards with these rows, tokens held) after the first forward of a draft with rows of several lengths.
+
+    `lengths` has by row the tokens that it writes, >= 1, `contexts` its tokens before that; with `longest` each row
+    counts as the longest of those that still run.
+    """
+    order = sorted(zip(lengths, contexts, strict=True))
+    done, rows, held = 1, len(order), sum(contexts)
+    for place, (length, context) in enumerate(order):
+        if length != done:
+            repeats = length - done
+            together = rows * max(tokens for _, tokens in order[place:]) if longest else held
             # After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
-            doubled = 2 * held_together(cost, model, running) + rows * (2 * done + repeats - 3)
-            for middle, times in around_middle(doubled, repeats):
-                seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=middle)
-                forwards.append((rows, rows, times, seconds))
-        done = length
-    return forwards
+            for middle, times in around_middle(2 * together + rows * (2 * done + repeats - 3), repeats):
+                yield rows, times, middle
+            done = length
+        rows -= 1
+        held -= context
 
 
 def _apart(rows: Iterable[int]) -> bool:

@@ -1,16 +1,16 @@
 """A recording of contexts, ready for replay by any number of policies, and the world that replays it."""
 
-from array import array
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Pool
 from ..decoding.prefix_cache import PrefixCacheSize
 from ..decoding.prefix_caches import PoolPrefixes
-from ..decoding.results import DRAFT, VERIFY, DraftResults, OverlapResults, VerifyResults
+from ..decoding.results import DraftResults, OverlapResults, VerifyResults
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..decoding.world import OverlapItem, TreeItem, VerifyItem
@@ -23,9 +23,9 @@ from .charges import PrefixCharges, charges_of
 from .context_tables import TablesByRequest, drafted_tree, judged_tree, recorded_quality
 from .contexts_answers import Fallback, TrieAnswers
 from .cost.base import CostModel
-from .in_step import COLUMNS, AskedInStep, InStepReplay, Played
+from .in_step import InStepReplay
 from .recorded import DevicePlacement, recorded_pool
-from .rounds_once import Automaton, Fixed, Lead, TrieWalk
+from .rounds_once import Automaton, Lead, TrieWalk
 from .world import RecordedWorld
 
 
@@ -87,6 +87,15 @@ class ReplayWorld(TrieAnswers, RecordedWorld):
         self.quality[request_id] = quality
         self.num_divergent[request_id] = max(len(session.emitted), quality.trunk_tokens) - quality.same_tokens
 
+    def paths(self, automaton: Automaton, session: Session) -> Iterator[list[Lead]] | None:
+        """See `RecordedWorld`."""
+        walk = TrieWalk(automaton, self, session)
+        return walk.paths() if walk.is_whole else None
+
+    def was_drawn(self, modelled: NDArray[np.integer[Any]]) -> bool:
+        """See `RecordedWorld`: many modelled decisions need no draw."""
+        return self._fallback is not None and bool(self._fallback.draws)
+
     def check_tree(self, level: int) -> None:
         """Raises ValueError for a member whose branches are not recorded, and for a cost without seconds of trees."""
         meta, name = self._tables.trace.meta, self._pool.names[level]
@@ -132,12 +141,12 @@ class TrieTables(TablesByRequest):
             names += ["specrouter", "specrouter,without=copies"] if self.num_free else ["specrouter"]
         self.default_policies = tuple(names)
         # A subclass may answer otherwise.
-        self.in_step = TriesInStep(self) if type(self) is TrieTables else None
+        self.in_step = InStepReplay(self.pool, self.world) if type(self) is TrieTables else None
 
     def reordered(self, trace: TrieRecording) -> Self:
         """See `TablesByRequest`."""
         other = super().reordered(trace)
-        other.in_step = None if self.in_step is None else TriesInStep(other)
+        other.in_step = None if self.in_step is None else InStepReplay(self.pool, other.world)
         return other
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
@@ -163,79 +172,3 @@ class TrieTables(TablesByRequest):
     def answers(self, *, seed: int, strict: bool) -> TrieAnswers:
         """See `ReplayTables`."""
         return TrieAnswers(tables=self, fallback=None if strict else self._fitted.reseeded(seed))
-
-
-class TriesInStep(InStepReplay):
-    """See `InStepReplay`: rounds are walked in the tries."""
-
-    def __init__(self, tables: TrieTables) -> None:
-        super().__init__(tables.pool)
-        self._tables = tables
-
-    def _play(self, asked: AskedInStep) -> Played | None:
-        setting = asked.setting
-        world = self._tables.world(setting.cost, seed=setting.seed, strict=setting.strict)
-        automaton = Automaton(Fixed(asked.policy, asked.name, self._pool))
-        walk = TrieWalk(automaton, world)
-        leads, before = array("i"), array("i")  # of each step its number, and tokens committed before its round
-        requests, ends = list[tuple[str, str, int]](), list[int]()
-        for session in world.sessions(asked.prefill_before):
-            recorded = self._tables.of(session.request_id)
-            world.open(session)
-            if not walk.begin(session, recorded):
-                return None
-            length = _walk_request(automaton, walk, session, leads, before)
-            session.emitted = recorded.trunk_tokens[:length]
-            world.close(session)
-            requests.append((session.request_id, session.tag, session.num_prompt))
-            ends.append(len(leads))
-        rows, number = np.array([_row(lead) for lead in automaton.leads], np.int32).T, np.array(leads)
-        columns = {name: row[number] for name, row in zip((*COLUMNS, "whole"), rows, strict=True)}
-        whole, committed = columns.pop("whole").astype(np.bool_), np.array(before)
-        columns["new"] += np.where(whole, committed, 0)
-        columns["held"] += np.where(whole, 0, committed)
-        return Played(
-            requests=requests,
-            ends=np.array(ends),
-            columns=columns,
-            divergent=world.num_divergent,
-            quality=world.quality,
-            drawn=world.drawn,
-        )
-
-    def _text(self, request_id: str) -> list[int]:
-        return self._tables.of(request_id).trunk_tokens
-
-
-def _walk_request(
-    automaton: Automaton, walk: TrieWalk, session: Session, leads: "array[int]", before: "array[int]"
-) -> int:
-    """Walk a request to its end, and return its length."""
-    num_prompt, budget = session.num_prompt, session.budget
-    position, state = 0, automaton.bare
-    if session.prefills_first:
-        prefill = automaton.prefilled
-        leads.append(prefill.number)
-        before.append(num_prompt)
-        position, state = 1, prefill.after
-    while position < walk.length:
-        path = walk.leads(state, position, budget)
-        committed = num_prompt + position
-        for lead in path:
-            leads.append(lead.number)
-            before.append(committed)
-        position += lead.emitted
-        state = lead.after
-    return position
-
-
-def _row(lead: Lead) -> tuple[int, ...]:
-    """Of `COLUMNS`, and whether its member reads the whole text."""
-    op = lead.op
-    kind, judged = (DRAFT, 0) if op.drafts else (VERIFY, op.judged)
-    # fmt: off
-    return (
-        kind, op.level, op.window, op.drafted, judged, op.accepted, op.own, lead.emitted, op.modelled, lead.due.prefill,
-        lead.new_tokens, lead.held, lead.whole,
-    )
-    # fmt: on

@@ -8,7 +8,7 @@ there the target rejects it. A token tree that needs a branch beyond the record 
 
 from collections.abc import Callable
 from copy import copy
-from functools import cached_property
+from functools import cache, partial
 from hashlib import blake2b
 from math import nan
 from typing import Any
@@ -39,28 +39,19 @@ def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_])
     return distance
 
 
-class _Fitted:
-    """Rates of a recording, fitted on demand: an exact run never needs them."""
-
-    def __init__(self, trace: TrieRecording) -> None:
-        self._trace = trace
-
-    @cached_property
-    def rates(self) -> NDArray[np.float64]:
-        count = len(self._trace.meta.models)
-        equal = np.zeros((count, count))
-        total = 0
-        for record in self._trace.requests:
-            trie = record.trie
-            distance = _distance_from_trunk(trie.parent, trie.on_trunk)
-            outer = distance > distance.max(initial=0) // 2
-            if not outer.any():
-                outer = np.ones(trie.num_nodes, dtype=bool)
-            views = trie.next_token[:, outer]
-            equal += (views[:, None, :] == views[None, :, :]).sum(axis=2)
-            total += int(outer.sum())
-        rates: NDArray[np.float64] = equal / max(total, 1)
-        return rates
+def _rates(trace: TrieRecording) -> NDArray[np.float64]:
+    count = len(trace.meta.models)
+    equal, total = np.zeros((count, count)), 0
+    for record in trace.requests:
+        trie = record.trie
+        distance = _distance_from_trunk(trie.parent, trie.on_trunk)
+        outer = distance > distance.max(initial=0) // 2
+        if not outer.any():
+            outer = np.ones(trie.num_nodes, dtype=bool)
+        views = trie.next_token[:, outer]
+        equal += (views[:, None, :] == views[None, :, :]).sum(axis=2)
+        total += int(outer.sum())
+    return equal / max(total, 1)
 
 
 class Fallback:
@@ -77,7 +68,7 @@ class Fallback:
 
     def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
         self._seed = seed
-        self._fitted = _Fitted(trace)
+        self._fitted = cache(partial(_rates, trace))  # an exact run never needs them; shared by copies
         self.draws: dict[tuple[str, int, int, int], bool] = {}
 
     def reseeded(self, seed: int) -> "Fallback":
@@ -94,7 +85,7 @@ class Fallback:
     @property
     def rates(self) -> NDArray[np.float64]:
         """`[M, M]` rates of equal next tokens, fitted at first use, which reads the whole recording."""
-        return self._fitted.rates
+        return self._fitted()
 
     def accepts(self, request_id: str, position: int, drafter: int, verifier: int) -> bool:
         """Whether `verifier` would write what `drafter` wrote at `position` (indices into `meta.models`)."""
@@ -132,11 +123,6 @@ class TrieAnswers:
         self._replayed: dict[str, Replayed] = {}
         self.num_reanchored: dict[str, int] = {}
         self._anchors: dict[str, dict[int, int]] = {}
-
-    @property
-    def drawn(self) -> bool:
-        """Whether any answer was drawn: a modelled decision that another seed may decide otherwise."""
-        return self._fallback is not None and bool(self._fallback.draws)
 
     @property
     def falls_alike(self) -> Callable[[int], bool] | None:

@@ -106,12 +106,6 @@ def fit_depths(counts: DepthCounts) -> DepthFit:
     return DepthFit(alpha=alpha, sigma=sigma, beta=beta, spread=spread)
 
 
-def stated_depths(hazards: Floats, num_requests: int) -> DepthFit:
-    """A fit from `[D]` stated hazards, the same for all requests."""
-    alike = np.zeros(num_requests)
-    return DepthFit(alpha=_logit(hazards, 1.0 - hazards), sigma=0.0, beta=alike, spread=alike)
-
-
 def _shares(agreed: Floats, refused: Floats, alpha: Floats, sigma: float) -> Floats:
     """`[R, Q]` probability of each x, given a request's counts."""
     logit = alpha[:, None] + sigma * _GRID
@@ -287,7 +281,8 @@ def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> Dra
     """A fit from a log's statement, the same for every request and place."""
     nobody = StandIns(group=np.full(num_requests, -1, np.int64), members=(), shares=())
     lengths = None if stated.drafting == 1.0 else stated_lengths(stated.drafting, num_requests)
-    depths = stated_depths(np.array(stated.hazards), num_requests)
+    hazards, alike = np.array(stated.hazards), np.zeros(num_requests)
+    depths = DepthFit(alpha=_logit(hazards, 1.0 - hazards), sigma=0.0, beta=alike, spread=alike)
     window = min(window, MAX_DEPTHS)
     return DrafterFit(
         depths=depths,
@@ -335,11 +330,6 @@ class _Draws:
         while position >= len(self._numbers):
             self._numbers += next(self._more)
         return self._numbers[position]
-
-    def first(self, count: int) -> list[float]:
-        if count:
-            self.at(count - 1)
-        return self._numbers[:count]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -408,18 +398,20 @@ class Hazard:
             return own.rounds.at(start) * own.survives(known) < own.survives(depth + 1)
         return own.tokens.at(start + depth) < own.hazard(depth)
 
-    def runs(self, request_id: str, drafter: int, *, num_starts: int, most: int) -> list[int] | None:
-        """By start, leading tokens that agree in unrecorded rounds of `most` tokens.
+    def reached(self, request_id: str, drafter: int, *, start: int, depth: int, last: int) -> int:
+        """The first depth up to `last` whose token is not the target's, of a round of which nothing is known.
 
-        None where draws depend on more than the start, or drafts may stop by themselves. Raises as `agrees`.
+        All before `depth` are; other arguments and errors as of `agrees`.
         """
-        if not self._trace.meta.drafters[drafter].by_start or self.fit(drafter).lengths is not None:
-            return None
         own = self._draws.get((request_id, drafter)) or self._draw(request_id, drafter)
-        draws = own.rounds.first(num_starts)
-        survival = [own.survives(tokens) for tokens in range(most, 0, -1)]  # ascending
-        runs: list[int] = (most - np.searchsorted(survival, draws, side="right")).tolist()
-        return runs
+        if self._trace.meta.drafters[drafter].by_start:
+            draw = own.rounds.at(start)
+            while depth < last and draw < own.survives(depth + 1):
+                depth += 1
+        else:
+            while depth < last and own.tokens.at(start + depth) < own.hazard(depth):
+                depth += 1
+        return depth
 
     def num_drafted(self, request_id: str, drafter: int, *, start: int, asked: int) -> int | None:
         """Tokens after which an unrecorded round stops; None if no draft ever stopped before `asked` >= 1.

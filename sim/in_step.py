@@ -8,8 +8,8 @@ loop to the bit.
 Letters: N requests, S steps of all of them, M operations, F forwards.
 """
 
-from abc import ABC, abstractmethod
 from array import array
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
@@ -26,7 +26,8 @@ from ..policies.about import decides_by_pending
 from ..runs.log import RunLedger, TextQuality
 from ..traces.profile import DecideSeconds
 from .cost.base import CostModel, DraftTerms
-from .rounds_once import are_equal
+from .rounds_once import Automaton, Fixed, Lead, are_equal
+from .world import RecordedWorld
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -46,6 +47,7 @@ class Played:
     """The steps of all requests, in the order of the recording, and how their texts compare with recorded ones."""
 
     requests: list[tuple[str, str, int]]  # `[N]` id, tag and tokens of the prompt
+    texts: list[list[int]]  # `[N]` tokens of the answers
     ends: Ints  # `[N]` steps up to the end of each request, earlier requests included
     columns: dict[str, NDArray[np.int32]]  # `[S]` each, see `COLUMNS`
     divergent: dict[str, int]  # both as of `RecordedWorld`
@@ -79,11 +81,11 @@ class AskedInStep:
         return all(self.prefill_before)
 
 
-class InStepReplay(ABC):
-    """Replays a recording in step, and keeps played steps."""
+class InStepReplay:
+    """Replays a recording in step, in worlds made as by `ReplayTables.world`, and keeps played steps."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, make_world: Callable[..., RecordedWorld]) -> None:
+        self._pool, self._make_world = pool, make_world
         self._played: list[tuple[Policy, tuple[Any, ...], Played]] = []
         # By id of the cost, which is kept so that its id stays unique; the latest ones.
         self._priced: dict[int, tuple[CostModel, dict[tuple[int, ...], float]]] = {}
@@ -101,6 +103,10 @@ class InStepReplay(ABC):
             return f"cost {cost.name} charges each row of a batch as the longest one"
         if not asked.decide_s.is_constant:
             return f"what a decision of policy {asked.name} takes depends on how many requests run"
+        if any(asked.prefill_before) != asked.waits:
+            return "some members wait for the prefill, and some do not"
+        if cost.knows_rounds:
+            return f"cost {cost.name} knows recorded rounds"
         if pool.feature_level is not None:
             return f"what {pool.names[pool.feature_level]} drafts depends on what the target has judged"
         return ""
@@ -118,18 +124,46 @@ class InStepReplay(ABC):
             return None
         self._note(asked, played, ledger)
         if outputs is not None:
-            emitted = np.add.reduceat(played.columns["emitted"], _starts(played.ends)).tolist()
-            for (request_id, _, _), count in zip(played.requests, emitted, strict=True):
-                outputs[request_id] = self._text(request_id)[:count]
+            for (request_id, _, _), text in zip(played.requests, played.texts, strict=True):
+                outputs[request_id] = text.copy()
         return played
 
-    @abstractmethod
     def _play(self, asked: AskedInStep) -> Played | None:
         """The steps of all requests; None if an answer is not recorded to its end."""
-
-    @abstractmethod
-    def _text(self, request_id: str) -> list[int]:
-        """The target's own text of a request, as far as it is recorded."""
+        setting = asked.setting
+        world = self._make_world(setting.cost, seed=setting.seed, strict=setting.strict)
+        automaton = Automaton(Fixed(asked.policy, asked.name, self._pool))
+        leads, before = array("i"), array("i")  # of each step its number, and tokens committed before its round
+        requests, texts, ends = list[tuple[str, str, int]](), list[list[int]](), list[int]()
+        for session in world.sessions(asked.prefill_before):
+            world.open(session)
+            paths = world.paths(automaton, session)
+            if paths is None:
+                return None
+            committed = session.num_prompt
+            for path in paths:
+                for lead in path:
+                    leads.append(lead.number)
+                    before.append(committed)
+                committed += path[-1].emitted
+            world.close(session)
+            requests.append((session.request_id, session.tag, session.num_prompt))
+            ends.append(len(leads))
+            texts.append(session.emitted)
+        rows, number = np.array([_row(lead) for lead in automaton.leads], np.int32).T, np.array(leads)
+        columns = {name: row[number] for name, row in zip((*COLUMNS, "whole"), rows, strict=True)}
+        whole, counted = columns.pop("whole").astype(np.bool_), np.array(before)
+        columns["new"] += np.where(whole, counted, 0)
+        columns["held"] += np.where(whole, 0, counted)
+        return Played(
+            requests=requests,
+            texts=texts,
+            ends=np.array(ends),
+            columns=columns,
+            divergent=world.num_divergent,
+            quality=world.quality,
+            drawn=world.was_drawn(columns["modelled"]),
+        )
 
     def _once(self, asked: AskedInStep) -> Played | None:
         key = asked.setting.seed, asked.setting.strict, asked.prefill_before
@@ -334,6 +368,18 @@ class _Drafts(NamedTuple):
         ]
         new, held = np.array(fed).T
         return self._replace(new=new, held=held)
+
+
+def _row(lead: Lead) -> tuple[int, ...]:
+    """Of `COLUMNS`, and whether its member reads the whole text."""
+    op = lead.op
+    kind, judged = (DRAFT, 0) if op.drafts else (VERIFY, op.judged)
+    # fmt: off
+    return (
+        kind, op.level, op.window, op.drafted, judged, op.accepted, op.own, lead.emitted, op.modelled, lead.due.prefill,
+        lead.new_tokens, lead.held, lead.whole,
+    )
+    # fmt: on
 
 
 def _starts(ends: Ints) -> Ints:

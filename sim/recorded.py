@@ -4,7 +4,7 @@ Also the device of each member, which decides what runs at the same time. Letter
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ..base.errors import ArgumentError
@@ -30,17 +30,13 @@ class DevicePlacement:
 
     devices: tuple[str, ...] = ()  # names by level; empty for one device
     name: str = ONE  # as given
-    _shared: bool = field(init=False, repr=False, compare=False, default=True)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_shared", len(set(self.devices)) < 2)
 
     def placed(self, levels: Sequence[int], results: OverlapResults) -> OverlapResults:
         """Results of parts run in turn, with their starts and seconds on these devices.
 
         `levels` has the `[P]` members of the parts; `results` are of the operation with its parts in turn.
         """
-        if self._shared:
+        if len(set(self.devices)) < 2:
             return results
         busy_s: dict[str, float] = {}
         parts = []

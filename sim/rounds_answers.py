@@ -47,6 +47,7 @@ class _Round(NamedTuple):
         return self.accepted + self.refused
 
 
+MOST_FRESH = 1 << 21  # tokens of texts of kept states, some 200 MB
 _NOTHING = np.zeros(0, np.int32)
 _NO_ROUNDS = Rounds(start=_NOTHING, accepted=_NOTHING, drafted=_NOTHING)
 _NO_ROUND = _Round(accepted=0, refused=False, num_drafted=WHOLE, placed=False)
@@ -219,8 +220,6 @@ class RequestRounds:
     # tokens of the last draft that the end of the answer cut off, where its seconds were not measured
     num_cut: int = 0
     verified_from: int = 0  # tokens emitted before the round whose verification it is
-    # results of drafts with nothing rejected before them, by all that they depend on; shared by copies (`anew`)
-    drafts: dict[tuple[int, int, int, int, int, bool], Drafted] = field(default_factory=dict)
     _begun: bool = False
     _all_drawn: set[str] = field(init=False)
 
@@ -279,121 +278,25 @@ class UnrecordedRoundError(UnrecordedContextError):
     NEEDED = "a round that was not recorded; leave out `strict`"
 
 
-class Kept(NamedTuple):
-    """The result of a draft: tokens drafted, leading ones that are the target's, decisions that were modelled."""
+class FreshRounds:
+    """States of a recording's requests that have not begun; those that were asked for last are kept."""
 
-    num_drafted: int
-    num_kept: int
-    num_modelled: int
+    def __init__(self, trace: RoundsRecording) -> None:
+        self._meta = trace.meta
+        self._requests = {request.request_id: request for request in trace.requests}
+        self._kept: dict[tuple[str, bool], RequestRounds] = {}
+        self._num_tokens = 0  # of these
 
-
-class Decided(NamedTuple):
-    """Number of leading tokens of a round that are the target's."""
-
-    reached: int  # depth of the first that is not, or one after the last requested
-    refused: bool  # whether one is not
-    drawn: int  # a bit for each drawn depth
-
-
-class RoundDrafts:
-    """Drafts of recorded drafters, by index into `meta.drafters`.
-
-    `hazard` draws what no round shows; None makes the first unknown an error.
-    """
-
-    def __init__(self, trace: RoundsRecording, hazard: Hazard | None) -> None:
-        self._trace = trace
-        self._hazard = hazard
-        self._fewest: dict[int, int] = {}
-
-    def draft(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> Kept:
-        """At most `asked` tokens from `depth` of a round on, all before it the target's.
-
-        Raises:
-            UnrecordedRoundError: without a hazard, and no round shows it.
-        """
-        stops, modelled = self.stops(state, drafter, start, depth + asked)
-        wanted = max(min(asked, stops - depth), 0)
-        found = self.decided(state, drafter, start, depth, wanted)
-        kept, drawn = self.cut(state, drafter, start, depth, wanted, found)
-        return Kept(wanted, kept, drawn if depth else drawn + modelled)
-
-    def refused(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> int:
-        """Tokens drafted after a rejected one of the same round: all that are requested, unless it stops by itself."""
-        stops, _ = self.stops(state, drafter, start, depth + asked)
-        return max(min(asked, stops - depth), 0)
-
-    def stops(self, state: RequestRounds, drafter: int, start: int, asked: int) -> tuple[int, int]:
-        """(tokens after which the drafter stops in a round started at `start`, decisions modelled for it)."""
-        if start >= state.num_tokens:
-            return WHOLE, 0
-        known = state.known[drafter]
-        stops = known.num_drafted(start)
-        if stops is not None:
-            placed = stops == 0 and known.was_placed(start)
-            if placed and self._hazard is None:
-                raise UnrecordedRoundError(state.request.request_id, start, "draft")
-            return stops, int(placed)
-        if self._hazard is None:
-            if drafter not in self._fewest:  # tokens after which it ever stops by itself in the log
-                lengths = fit_lengths(self._trace.requests, self._trace.meta.drafters[drafter])
-                self._fewest[drafter] = WHOLE if lengths is None else lengths.fewest
-            if asked > self._fewest[drafter]:
-                raise UnrecordedRoundError(state.request.request_id, start, "draft")
-            return WHOLE, 0
-        stops = self._hazard.num_drafted(state.request.request_id, drafter, start=start, asked=asked)
-        return (WHOLE, 0) if stops is None else (stops, 1)
-
-    def runs(self, state: RequestRounds, drafter: int, most: int) -> list[int] | None:
-        """By start, leading tokens that are the target's in rounds of `most` tokens, if the log has none of them.
-
-        Each of these, and the one after them, is drawn then. None where the log has any.
-        """
-        if self._hazard is None or not state.known[drafter].says_nothing:
-            return None
-        return self._hazard.runs(state.request.request_id, drafter, num_starts=state.num_tokens, most=most)
-
-    def decided(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> Decided:
-        """Which of `wanted` tokens from `depth` of a round on are the target's, all before them being so."""
-        known = state.known[drafter]
-        num_agreed = known.num_agreed(start)
-        # Tokens after the end of the answer are never used.
-        last, drawn = max(min(depth + wanted, state.num_tokens - start), depth), 0
-        for place in range(max(num_agreed, depth), last):
-            agrees = known.agrees(start, place)
-            if agrees is None:
-                drawn |= 1 << place
-                agrees = self._drawn(state, drafter, start, place, num_agreed)
-            if not agrees:
-                return made(Decided, (place, True, drawn))
-        return made(Decided, (last, False, drawn))
-
-    def cut(
-        self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int, found: Decided
-    ) -> tuple[int, int]:
-        """(leading tokens that are the target's, decisions modelled) of `wanted` tokens from `depth` of a round on.
-
-        `found` are decisions on at least as many tokens, from `depth` on.
-        """
-        last = max(min(depth + wanted, state.num_tokens - start), depth)
-        reached, seen = (found.reached, found.reached + 1) if found.reached < last else (last, last)
-        drawn = (found.drawn & ((1 << seen) - 1)).bit_count() if found.drawn else 0
-        return reached - depth, drawn + self._placed(state, drafter, start, depth, seen)
-
-    def _drawn(self, state: RequestRounds, drafter: int, start: int, depth: int, num_agreed: int) -> bool:
-        request_id = state.request.request_id
-        if self._hazard is None:
-            raise UnrecordedRoundError(request_id, start + depth, "draft")
-        beside = state.known[drafter].beside(start, depth)
-        known = min(num_agreed, depth)
-        return self._hazard.agrees(request_id, drafter, start=start, depth=depth, known=known, beside=beside)
-
-    def _placed(self, state: RequestRounds, drafter: int, start: int, first: int, last: int) -> int:
-        """Number of tokens `first` to `last` - 1 of a round that only placed rounds show."""
-        count = state.known[drafter].num_placed(start, first, last)
-        if count and self._hazard is None:
-            raise UnrecordedRoundError(state.request.request_id, start + first, "draft")
-        return count
+    def of(self, request_id: str, *, waits: bool) -> RequestRounds:
+        """The state of a request; raises KeyError for one that the recording does not hold."""
+        found = self._kept.get((request_id, waits))
+        if found is None:
+            found = RequestRounds(self._requests[request_id], self._meta, waits=waits)
+            self._num_tokens += len(found.trunk)
+            if self._num_tokens > MOST_FRESH:
+                self._kept, self._num_tokens = {}, len(found.trunk)
+            self._kept[request_id, waits] = found
+        return found.anew()
 
 
 ON_TRUNK, OFF_TRUNK = 1, 0
@@ -410,24 +313,20 @@ class RoundAnswers:
         num_reanchored: per session, times replay resumed on the trunk after a Commit had left it.
     """
 
-    def __init__(self, *, trace: RoundsRecording, num_free: int, hazard: Hazard | None) -> None:
-        self._trace = trace
+    def __init__(self, *, trace: RoundsRecording, fresh: FreshRounds, num_free: int, hazard: Hazard | None) -> None:
+        self._trace, self._fresh = trace, fresh
         self.num_free = num_free
         self._hazard = hazard
-        self._drafts = RoundDrafts(trace, hazard)
         self._lookup = recorded_rule(trace.meta.ngram)
         self._open: dict[str, RequestRounds] = {}
         self.num_reanchored: dict[str, int] = {}
-        self._requests = {request.request_id: request for request in trace.requests}
-        self._fresh: dict[str, RequestRounds] = {}  # in their initial state
-        self._num_kept = 0
+        self._fewest: dict[int, int] = {}  # by drafter, tokens after which it ever stops by itself in the log
+        # results of drafts with nothing rejected before them, by request and all else that they depend on
+        self._kept: dict[tuple[str, int, int, int, int, int, bool], Drafted] = {}
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """See `RecordedAnswers`; the prefill writes the first token."""
-        request, fresh = self._requests[request_id], self._fresh.get(request_id)
-        if fresh is None:
-            fresh = self._fresh[request_id] = RequestRounds(request, self._trace.meta, waits=True)
-        state = self._open[session_id] = fresh.anew()
+        state = self._open[session_id] = self._fresh.of(request_id, waits=True)
         return started(state)
 
     def release(self, session_id: str) -> None:
@@ -455,23 +354,20 @@ class RoundAnswers:
             asked = room
         if not self._on_trunk(session):
             if depth and (depth == len(session.places) or session.places[-1 - depth] == ON_TRUNK):
-                asked = self._drafts.refused(state, drafter, position - depth, depth, asked)
+                asked = self._num_drafted(state, drafter, position - depth, depth, asked)[0]
             return Drafted([state.refused] * asked, [OFF_TRUNK] * asked)
-        key = (drafter, position, depth, asked, state.num_tokens, state.drawn)
-        found = state.drafts.get(key)
+        key = (state.request.request_id, drafter, position, depth, asked, state.num_tokens, state.drawn)
+        found = self._kept.get(key)
         if found is None:
-            wanted, kept, num_modelled = self._drafts.draft(state, drafter, position - depth, depth, asked)
+            wanted, kept, num_modelled = self._draft(state, drafter, position - depth, depth, asked)
             num_modelled = max(num_modelled, wanted) if state.drawn else num_modelled
             refused = wanted - kept
             tokens = state.trunk[position : position + kept] + [state.refused] * refused
             places = [ON_TRUNK] * kept + [OFF_TRUNK] * refused
             found = made(Drafted, (tokens, places, num_modelled, None))
-            self._num_kept += 1
-            if self._num_kept > MOST_KEPT:
-                for fresh in self._fresh.values():
-                    fresh.drafts.clear()
-                self._num_kept = 0
-            state.drafts[key] = found
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = found
         return found
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:
@@ -490,6 +386,65 @@ class RoundAnswers:
             on_trunk = on_trunk and token == own
             places.append(ON_TRUNK if on_trunk else OFF_TRUNK)
         return Drafted(tokens, places)
+
+    def _draft(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> tuple[int, int, int]:
+        """(tokens drafted, leading ones that are the target's, decisions modelled) of at most `asked` tokens.
+
+        They are from `depth` of a round on, all before it the target's.
+
+        Raises:
+            UnrecordedRoundError: without a hazard, and no round shows it.
+        """
+        wanted, modelled = self._num_drafted(state, drafter, start, depth, asked)
+        modelled = 0 if depth else modelled
+        known, request_id = state.known[drafter], state.request.request_id
+        num_agreed = known.num_agreed(start)
+        # Tokens after the end of the answer are never used.
+        reached = seen = last = max(min(depth + wanted, state.num_tokens - start), depth)
+        if known.says_nothing and self._hazard is not None:
+            reached = self._hazard.reached(request_id, drafter, start=start, depth=depth, last=last)
+            return wanted, reached - depth, modelled + min(reached + 1, last) - depth
+        for place in range(max(num_agreed, depth), last):
+            agrees = known.agrees(start, place)
+            if agrees is None:
+                modelled += 1
+                if self._hazard is None:
+                    raise UnrecordedRoundError(request_id, start + place, "draft")
+                least, beside = min(num_agreed, place), known.beside(start, place)
+                agrees = self._hazard.agrees(request_id, drafter, start=start, depth=place, known=least, beside=beside)
+            if not agrees:
+                reached, seen = place, place + 1
+                break
+        placed = known.num_placed(start, depth, seen)
+        if placed and self._hazard is None:
+            raise UnrecordedRoundError(request_id, start + depth, "draft")
+        return wanted, reached - depth, modelled + placed
+
+    def _num_drafted(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> tuple[int, int]:
+        """(tokens drafted from `depth` of a round on, decisions modelled): all `asked`, unless it stops by itself."""
+        stops, modelled = self._stops(state, drafter, start, depth + asked)
+        return max(min(asked, stops - depth), 0), modelled
+
+    def _stops(self, state: RequestRounds, drafter: int, start: int, asked: int) -> tuple[int, int]:
+        """(tokens after which the drafter stops in a round started at `start`, decisions modelled for it)."""
+        if start >= state.num_tokens:
+            return WHOLE, 0
+        known = state.known[drafter]
+        stops = known.num_drafted(start)
+        if stops is not None:
+            placed = stops == 0 and known.was_placed(start)
+            if placed and self._hazard is None:
+                raise UnrecordedRoundError(state.request.request_id, start, "draft")
+            return stops, int(placed)
+        if self._hazard is None:
+            if drafter not in self._fewest:
+                lengths = fit_lengths(self._trace.requests, self._trace.meta.drafters[drafter])
+                self._fewest[drafter] = WHOLE if lengths is None else lengths.fewest
+            if asked > self._fewest[drafter]:
+                raise UnrecordedRoundError(state.request.request_id, start, "draft")
+            return WHOLE, 0
+        stops = self._hazard.num_drafted(state.request.request_id, drafter, start=start, asked=asked)
+        return (WHOLE, 0) if stops is None else (stops, 1)
 
     # -- judging
 

@@ -13,7 +13,7 @@ record) they use `answers`, as in any replay.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from ..decoding.seen import Observation, ServerLoad
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Outcome, PolicyError, Step, Verify
 from ..policies.about import check_runs, decides_by_pending, members_run_by
-from .context_tables import RequestTables
 from .contexts_answers import UNKNOWN, TrieAnswers
 from .recorded import RecordedAnswers, Replayed
 
@@ -142,7 +141,7 @@ class Due:
     first: int  # index of the first judged token; of a draft the number of pending ones
     walked: bool  # whether a recorded trie gives its outcome, where all is recorded
     prefill: int = 0  # 1 of the loop's own step
-    # by outcome, its lead: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`
+    # by outcome, its lead: `((modelled x MOST + asked) x MOST + count) x 2 + own`
     leads: dict[int, "Lead"] = field(default_factory=dict)
 
 
@@ -206,14 +205,12 @@ class Automaton:
             state.full = found
         return found
 
-    def lead(
-        self, due: Due, *, asked: int = 0, drafted: int = 0, accepted: int = 0, own: int = 0, modelled: int = 0
-    ) -> Lead:
-        """The lead of an outcome; its fields as of `FixedOp`."""
-        key = ((modelled * MOST + asked) * MOST + drafted + accepted) * 2 + own
+    def lead(self, due: Due, *, asked: int = 0, count: int = 0, own: int = 0, modelled: int = 0) -> Lead:
+        """The lead of an outcome: `count` tokens were drafted or accepted; all else as of `FixedOp`."""
+        key = ((modelled * MOST + asked) * MOST + count) * 2 + own
         found = due.leads.get(key)
         if found is None:
-            found = due.leads[key] = self._lead(due, asked, drafted, accepted, own, modelled)
+            found = due.leads[key] = self._lead(due, asked, count, own, modelled)
         return found
 
     def round(self, path: Sequence[Lead], *, ends: bool) -> PlayedRound:
@@ -246,13 +243,14 @@ class Automaton:
         assert isinstance(step, Draft | Verify)
         return step, level
 
-    def _lead(self, due: Due, asked: int, drafted: int, accepted: int, own: int, modelled: int) -> Lead:
+    def _lead(self, due: Due, asked: int, count: int, own: int, modelled: int) -> Lead:
         state, level = due.state, due.level
-        pending = len(state.judges)
+        pending, drafted, accepted = len(state.judges), count if due.window else 0, 0 if due.window else count
         if due.window:
             after, emitted = self._after_draft(due, drafted), 0
         elif level == self._target:
-            after, emitted = self._after_commit(due, accepted, own), accepted + own
+            emitted = accepted + own
+            after = self._after_commit(due, accepted, emitted)
         else:
             after, emitted = self._after_judgement(due, accepted, own), 0
         held, whole = state.cached[level], state.cached[level] is None
@@ -287,9 +285,8 @@ class Automaton:
         cached = _replaced(_rolled_back(state.cached, kept), level, kept)
         return self._state(state.drafters[:kept] + by_level, judges + by_level, cached)
 
-    def _after_commit(self, due: Due, accepted: int, own: int) -> Pending:
+    def _after_commit(self, due: Due, accepted: int, emitted: int) -> Pending:
         cached = _replaced(_rolled_back(due.state.cached, accepted), due.level, accepted)
-        emitted = accepted + own
         return self._state((), (), tuple(None if held is None else held - emitted for held in cached))
 
     def _state(
@@ -308,6 +305,34 @@ def _replaced(cached: Cached, level: int, held: int) -> Cached:
 
 def _rolled_back(cached: Cached, limit: int) -> Cached:
     return tuple(None if held is None else min(held, limit) for held in cached)
+
+
+def leads_of(automaton: Automaton, answers: RecordedAnswers, session: Session, state: Pending) -> list[Lead]:
+    """The leads of a session from a state on, up to the next commit by the target; the session takes these steps."""
+    path: list[Lead] = []
+    idle = 0
+    while True:
+        room = session.room
+        due = automaton.due(state, has_room=room > 0)
+        step, level = due.step, due.level
+        if isinstance(step, Draft):
+            free = level < answers.num_free
+            row = answers.looked_up(session, step) if free else answers.drafted(session, step, level)
+            outcome = session.drafted(step, level, row, duration_s=0.0, num_rows=1)
+            asked = min(due.window, room)
+            lead = automaton.lead(due, asked=asked, count=outcome.num_drafted, modelled=row.num_modelled)
+        else:
+            judged = answers.judged(session, step, level)
+            outcome = session.judged(step, level, judged, duration_s=0.0, num_rows=1)
+            accepted, own = outcome.num_accepted, outcome.num_own
+            lead = automaton.lead(due, count=accepted, own=own, modelled=judged.num_modelled)
+        path.append(lead)
+        assert outcome.num_emitted == lead.emitted, "the end of a text drops no other token than the target's own"
+        if outcome.num_emitted:
+            return path
+        idle = idle + 1 if lead.idle else 0
+        check_progress(idle)
+        state = lead.after
 
 
 class SteppedRequest:
@@ -334,34 +359,22 @@ class SteppedRequest:
         session = self.session(position + room)
         session.emitted = self._tokens[:position]
         session.place = self._places[position]
-        answers, automaton, state = self._answers, self._automaton, self._automaton.bare
-        path: list[Lead] = []
-        idle = 0
-        while True:
-            due = automaton.due(state, has_room=session.room > 0)
-            step, level = due.step, due.level
-            if isinstance(step, Draft):
-                asked = min(due.window, session.room)
-                free = level < answers.num_free
-                row = answers.looked_up(session, step) if free else answers.drafted(session, step, level)
-                outcome = session.drafted(step, level, row, duration_s=0.0, num_rows=1)
-                lead = automaton.lead(due, asked=asked, drafted=outcome.num_drafted, modelled=row.num_modelled)
-            else:
-                judged = answers.judged(session, step, level)
-                outcome = session.judged(step, level, judged, duration_s=0.0, num_rows=1)
-                accepted, own = outcome.num_accepted, outcome.num_own
-                lead = automaton.lead(due, accepted=accepted, own=own, modelled=judged.num_modelled)
-            path.append(lead)
-            if outcome.num_emitted:
-                return automaton.round(path, ends=outcome.done)
-            idle = idle + 1 if lead.idle else 0
-            check_progress(idle)
-            state = lead.after
+        path = leads_of(self._automaton, self._answers, session, self._automaton.bare)
+        return self._automaton.round(path, ends=session.done)
 
     def tokens(self, position: int, count: int) -> list[int]:
         """`count` tokens of the answer from a position on."""
         self._write(position + count)
         return self._tokens[position : position + count]
+
+    @property
+    def length(self) -> int:
+        """Tokens that the target alone writes, >= 1; all of them are judged again."""
+        session = self.session(self._replayed.budget)
+        while not session.done:
+            judged = self._answers.judged(session, self._step, self._level)
+            session.judged(self._step, self._level, judged, duration_s=0.0, num_rows=1)
+        return len(session.emitted)
 
     def session(self, budget: int) -> Session:
         """The request before it begins, with a budget."""
@@ -390,33 +403,35 @@ def check_progress(idle_steps: int) -> None:
 
 
 class TrieWalk:
-    """A walk through one request after another, each to its end or round by round in any order; see `FixedRounds`.
+    """A walk through a request that the answers replay in a session, to its end or round by round in any order.
 
     Attributes:
-        length: tokens of the recorded answer, once a request has begun.
+        length: tokens of the recorded answer.
+        is_whole: whether that is recorded to its end; else it cannot be walked.
     """
 
-    def __init__(self, automaton: Automaton, answers: TrieAnswers) -> None:
-        self._automaton = automaton
-        self._answers = answers
+    def __init__(self, automaton: Automaton, answers: TrieAnswers, session: Session) -> None:
+        tables = answers.recorded(session.request_id)
+        self._automaton, self._answers, self._session, self._tables = automaton, answers, session, tables
         self._tokens: list[int] = []
         self._places: list[int] = []
-        self.length = 0
-
-    def begin(self, session: Session, tables: RequestTables) -> bool:
-        """Go to the start of a request that the answers replay in this session.
-
-        False if its answer is not recorded to its end: then it cannot be walked.
-        """
-        self._session, self._tables, self._eos = session, tables, session.eos
-        self._trunk, self._text = tables.trunk, tables.trunk_tokens
+        self._eos, self._trunk, self._text = session.eos, tables.trunk, tables.trunk_tokens
         self._position, self._budget, self._target = 0, session.budget, session.pool.target_level
-        written = self._text[: session.budget]
-        if self._eos:
-            written = session.until_end(written)
+        written = session.until_end(self._text[: session.budget])
         self.length = len(written)
-        ends = bool(written) and written[-1] in self._eos
-        return ends or len(written) == session.budget
+        self.is_whole = len(written) == session.budget or (bool(written) and written[-1] in self._eos)
+
+    def paths(self) -> Iterator[list[Lead]]:
+        """The leads of the whole request, commit by commit, from its prefill on; the session then has its text."""
+        state, position, budget = self._automaton.bare, 0, self._session.budget
+        if self._session.prefills_first:
+            yield [self._automaton.prefilled]
+            state, position = self._automaton.prefilled.after, 1
+        while position < self.length:
+            path = self.leads(state, position, budget)
+            yield path
+            state, position = path[-1].after, position + path[-1].emitted
+        self._session.emitted = self._text[:position]
 
     def round(self, position: int, room: int) -> PlayedRound:
         """The round at a position of the answer.
@@ -487,7 +502,7 @@ class TrieWalk:
             if token in eos:
                 break
         drafted = len(tokens) - before
-        return due.leads.get((asked * MOST + drafted) * 2) or self._automaton.lead(due, asked=asked, drafted=drafted)
+        return due.leads.get((asked * MOST + drafted) * 2) or self._automaton.lead(due, asked=asked, count=drafted)
 
     def _judge(self, due: Due) -> Lead:
         if due.level == self._target:
@@ -520,7 +535,7 @@ class TrieWalk:
             own = 1
         accepted = kept - due.first
         lead = None if modelled else due.leads.get(accepted * 2 + own)
-        return lead or self._automaton.lead(due, accepted=accepted, own=own, modelled=modelled)
+        return lead or self._automaton.lead(due, count=accepted, own=own, modelled=modelled)
 
     def _commit(self, due: Due) -> Lead:
         """The target keeps tokens of its own text, which is recorded."""
@@ -531,7 +546,7 @@ class TrieWalk:
                 break
             accepted += 1
         own = 1 if position + accepted < min(self._budget, self.length) else 0
-        return due.leads.get(accepted * 2 + own) or self._automaton.lead(due, accepted=accepted, own=own)
+        return due.leads.get(accepted * 2 + own) or self._automaton.lead(due, count=accepted, own=own)
 
     # -- what the recording has to be asked
 
@@ -542,7 +557,7 @@ class TrieWalk:
         row = self._answers.looked_up(session, step) if free else self._answers.drafted(session, step, due.level)
         self._tokens += row.tokens
         self._places += row.places
-        return self._automaton.lead(due, asked=asked, drafted=len(row.tokens), modelled=row.num_modelled)
+        return self._automaton.lead(due, asked=asked, count=len(row.tokens), modelled=row.num_modelled)
 
     def _ask_judge(self, due: Due) -> Lead:
         session, step = self._standing(due.state), due.step
@@ -594,6 +609,7 @@ class FixedRounds:
         self._automaton = Automaton(Fixed(policy, name, pool))
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._lengths: dict[str, int] = {}
         self._num_kept = 0
 
     def round(self, recorded_id: str, position: int, room: int) -> PlayedRound:
@@ -638,6 +654,13 @@ class FixedRounds:
         """Tokens that rounds commit: `count` of a recorded answer from `position` on; raises as `round`."""
         return self._opened(recorded_id).rounds.tokens(position, count)
 
+    def length(self, recorded_id: str) -> int:
+        """Tokens that the target alone writes in answer to a request; raises as `round`."""
+        found = self._lengths.get(recorded_id)
+        if found is None:
+            found = self._lengths[recorded_id] = self._opened(recorded_id).rounds.length
+        return found
+
     def _opened(self, recorded_id: str) -> _Open:
         found = self._open.get(recorded_id)
         if found is not None:
@@ -658,8 +681,8 @@ class FixedRounds:
         answers = self._answers
         if type(answers) is not TrieAnswers:  # a subclass may answer otherwise
             return None
-        walk = TrieWalk(self._automaton, answers)
-        return walk if walk.begin(session, answers.recorded(session.request_id)) else None
+        walk = TrieWalk(self._automaton, answers, session)
+        return walk if walk.is_whole else None
 
     def _play_on(self, known: _Known, walk: TrieWalk, position: int, budget: int) -> None:
         """Play the next rounds with enough room, up to one already known."""

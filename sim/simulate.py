@@ -4,7 +4,7 @@ The device runs the loop's operations in turn; an oracle is shown the recording'
 """
 
 import gc
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -12,8 +12,6 @@ from functools import cache
 from itertools import islice
 from math import inf
 from typing import Any
-
-import simpy
 
 from ..base.errors import ArgumentError, check_within
 from ..decoding.legal_steps import Policy
@@ -38,44 +36,27 @@ from .rounds_once import ByPendingView
 from .world import RecordedWorld
 
 
-def device_process(
-    env: simpy.Environment,
-    loop: Loop,
-    world: World,
-    *,
-    on_finished: Callable[[float], None],
-) -> Generator[simpy.Event, None, None]:
-    """Run operations until the loop has no request left; of the clock `env` only `env.now` is read.
+def run_loop(loop: Loop, world: World, *, on_finished: Callable[[float], None]) -> None:
+    """Run operations, each when the one before it has ended, until the loop has no request left.
 
-    `on_finished` is called with the time when requests have finished or failed (they are in `loop.finished` and
-    `loop.failed`, and are taken out here); it may admit more.
+    `on_finished` is called with the time when requests have finished (they are in `loop.finished`, from which it takes
+    them); it may admit more.
     """
-    now_s, next_event_s = env.now, env.peek()
+    now_s = 0.0
     while True:
         op = loop.next_op(now_s)
         now_s = loop.load.now_s  # deciding takes time, too
         if loop.finished:  # a Commit finishes requests without an operation
             on_finished(now_s)
-            next_event_s = env.peek()
         elif op is None:
-            break
+            return
         if op is None:
             continue
-        start_s = now_s
-        results = op.run(world)
-        end_s = start_s + results.duration_s
-        # An event costs as much as the rest of a step. Nothing reads the clock before the next scheduled event, so
-        # operations that end before it need no events.
-        if end_s >= next_event_s:
-            yield env.timeout(end_s - env.now)
-            next_event_s = env.peek()
-        loop.finish(op, results, start_s=start_s, now_s=end_s)
-        now_s = end_s
-        if loop.finished or loop.failed:
+        start_s, results = now_s, op.run(world)
+        now_s = start_s + results.duration_s
+        loop.finish(op, results, start_s=start_s, now_s=now_s)
+        if loop.finished:
             on_finished(now_s)
-            next_event_s = env.peek()
-    if now_s > env.now:
-        yield env.timeout(now_s - env.now)
 
 
 @contextmanager
@@ -314,10 +295,8 @@ def _looped(
 
     loop.load.num_waiting = len(recording.trace.requests)
     admit(scenario.batch, 0.0)
-    env = simpy.Environment()
-    env.process(device_process(env, loop, world, on_finished=on_finished))
     with paused_collector():
-        env.run()
+        run_loop(loop, world, on_finished=on_finished)
     return _logged(scenario, policy, name, ledger, world, decided_s=None if decide_s.is_constant else loop.decided_s)
 
 
@@ -344,14 +323,10 @@ def _logged(
     if isinstance(world, ReplayWorld) and world.beside_s is not None:
         meta["beside_s"] = world.beside_s
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
-    # With contexts many modelled decisions need no draw; with an imported recording all are drawn.
-    if isinstance(world, ReplayWorld):
-        log.meta["drawn"] = world.drawn
-        about = about_of(policy)
-        if about is None or not about.oracle:  # which sees further draws
-            log = replace(log, repeats=world.falls_alike)
-    else:
-        log.meta["drawn"] = bool(log.steps["modelled"].any())
+    log.meta["drawn"] = world.was_drawn(log.steps["modelled"])
+    about = about_of(policy)
+    if isinstance(world, ReplayWorld) and (about is None or not about.oracle):  # which sees further draws
+        log = replace(log, repeats=world.falls_alike)
     return with_quality(log, world.quality)
 
 

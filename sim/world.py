@@ -1,7 +1,10 @@
 """The world that replays a recording of either form: its answers row by row, charged operation by operation."""
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..decoding.pool import Pool
 from ..decoding.results import DraftResults, VerifyResults, made
@@ -11,6 +14,7 @@ from ..runs.log import TextQuality
 from ..traces.recording import Recording
 from .charges import Charges
 from .recorded import RecordedAnswers
+from .rounds_once import Automaton, Lead
 
 
 class RecordedWorld(RecordedAnswers, World, Protocol):
@@ -38,6 +42,17 @@ class RecordedWorld(RecordedAnswers, World, Protocol):
     def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
         """One request, from its start; raises KeyError for an unknown one."""
         ...
+
+    def paths(self, automaton: Automaton, session: Session) -> Iterable[Sequence[Lead]] | None:
+        """The leads of a request, commit by commit, from its prefill on; its session then has the text.
+
+        None: it is not recorded to its end.
+        """
+        ...
+
+    def was_drawn(self, modelled: NDArray[np.integer[Any]]) -> bool:
+        """Whether another seed may give other steps; `modelled` has the modelled decisions of each."""
+        return bool(modelled.any())
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """Answer every draft, then charge the operation."""

@@ -37,6 +37,7 @@ from ..sim.serving.cluster import Cluster, PlacedReplica, elsewhere, open_cluste
 from ..sim.serving.replica import ReplicaSpec, Role
 from ..sim.serving.requests import Deadline
 from ..sim.serving.routers import Dispatcher, RouterSetting, WatchedReplica
+from ..sim.serving.running import Watcher
 from ..sim.serving.serve import BROKEN, INTERRUPTED, Dispatch, Served, serve
 from ..sim.simulate import seconds_to_decide
 from ..traces.recording import Recording
@@ -330,8 +331,8 @@ def _priced(cluster: Cluster, replay: Setting, split: int) -> Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """Shows progress, and handles interrupts; implements `sim.serving.running.Watcher`."""
+class Watched(Watcher):
+    """Shows progress, and handles interrupts."""
 
     interrupts: Interrupts  # that came so far
     on_ended: Callable[[], None]  # called for each request that finished or was rejected

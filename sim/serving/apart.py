@@ -6,21 +6,19 @@ link, first come, first served. Until then the replica that prefilled also holds
 at the start of the first cycle after that. A preempted one is prefilled where it decodes.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import simpy
 
-from ...base.errors import ArgumentError
 from ...runs.recorder import ServingRecorder
 from ...runs.serving import TransferTotals
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from .charges import to_ps
 from .engine import Going, Replica
-from .replica import ReplicaSpec, Role, ServedFrom, Transfer
+from .replica import ReplicaSpec, ServedFrom, Transfer
 from .requests import ServedRequest
 from .routers import Dispatcher
 from .running import ARRIVALS, Moment, RankedEvent
@@ -35,25 +33,6 @@ class _Sent(NamedTuple):
     ends_ps: int
 
 
-class _Sums:
-    """Sums over transfers up to an instant."""
-
-    def __init__(self) -> None:
-        self.sent = self.unfinished = self.bytes = self.busy_ps = self.queued_ps = self.most_queued_ps = 0
-
-    def add(self, one: _Sent, until_ps: int) -> None:
-        """Add a transfer that arrived at the link before `until_ps`."""
-        lasts_ps = one.ends_ps - one.begins_ps
-        busy_ps = min(max(until_ps - one.begins_ps, 0), lasts_ps)
-        queued_ps = max(min(until_ps, one.begins_ps) - one.at_ps, 0)
-        self.sent += 1
-        self.unfinished += one.ends_ps > until_ps
-        self.bytes += one.num_bytes * busy_ps // max(lasts_ps, 1) if one.ends_ps > until_ps else one.num_bytes
-        self.busy_ps += busy_ps
-        self.queued_ps += queued_ps
-        self.most_queued_ps = max(self.most_queued_ps, queued_ps)
-
-
 class Link:
     """Carries transfers in turn, in the order of `send`."""
 
@@ -62,8 +41,9 @@ class Link:
         self._ps_per_byte = Fraction(PS_PER_S) / Fraction(transfer.bytes_per_s)
         self._latency_ps = to_ps(transfer.latency_s)
         self._free_at_ps = 0
-        self._over = _Sums()
         self._open: deque[_Sent] = deque()
+        # Sums over the transfers before these.
+        self._sums = dict.fromkeys(("sent", "unfinished", "bytes", "busy_ps", "queued_ps", "most_queued_ps"), 0)
 
     def send(self, num_tokens: int, now_ps: int) -> int:
         """Send the keys and values of `num_tokens`; returns when the last has arrived.
@@ -75,7 +55,8 @@ class Link:
         num_bytes = num_tokens * self._token_bytes
         begins_ps = max(self._free_at_ps, now_ps)
         self._free_at_ps = begins_ps + round(num_bytes * self._ps_per_byte)
-        self._book(now_ps)
+        while self._open and self._open[0].ends_ps <= now_ps:
+            self._add(self._open.popleft(), now_ps)
         self._open.append(_Sent(num_bytes, now_ps, begins_ps, self._free_at_ps))
         return self._free_at_ps + self._latency_ps
 
@@ -84,76 +65,75 @@ class Link:
 
         To be called once, with a time not before that of the last `send`.
         """
-        self._book(until_ps)
-        sums = self._over
         for one in self._open:
-            sums.add(one, until_ps)
-        return TransferTotals(
-            handed_over=handed_over,
-            held_ps=held_ps,
-            sent=sums.sent,
-            unfinished=sums.unfinished,
-            bytes=sums.bytes,
-            busy_ps=sums.busy_ps,
-            queued_ps=sums.queued_ps,
-            most_queued_ps=sums.most_queued_ps,
-        )
+            self._add(one, until_ps)
+        return TransferTotals(handed_over=handed_over, held_ps=held_ps, **self._sums)
 
-    def _book(self, now_ps: int) -> None:
-        """Add up finished transfers."""
-        while self._open and self._open[0].ends_ps <= now_ps:
-            self._over.add(self._open.popleft(), now_ps)
+    def _add(self, one: _Sent, until_ps: int) -> None:
+        """Count a transfer that arrived at the link before `until_ps`."""
+        lasts_ps, sums = one.ends_ps - one.begins_ps, self._sums
+        busy_ps = min(max(until_ps - one.begins_ps, 0), lasts_ps)
+        queued_ps = max(min(until_ps, one.begins_ps) - one.at_ps, 0)
+        sums["sent"] += 1
+        sums["unfinished"] += one.ends_ps > until_ps
+        sums["bytes"] += one.num_bytes * busy_ps // max(lasts_ps, 1) if one.ends_ps > until_ps else one.num_bytes
+        sums["busy_ps"] += busy_ps
+        sums["queued_ps"] += queued_ps
+        sums["most_queued_ps"] = max(sums["most_queued_ps"], queued_ps)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Handover:
+class Handover(NamedTuple):
     """A request between two replicas."""
 
     session: ServedRequest  # of the request, its first token written
-    prefiller: int  # index of the replica that prefilled it
-    decoder: int  # index of the one that decodes it
+    prefiller: "PrefillReplica"  # that read its prompt
+    decoder: "DecodeReplica"  # that writes the rest
     prefilled_at_ps: int  # when the first token was written
 
 
 class Handovers:
-    """Mutated by the replicas of a run, and by its events."""
+    """Mutated by the replicas of a run, and by its events, which come in turn among the requests that arrive then.
 
-    def __init__(self, transfer: Transfer, events: "RunEvents", recorder: ServingRecorder) -> None:
+    `wake` lets an idle replica plan again, now, by its index.
+    """
+
+    def __init__(
+        self,
+        transfer: Transfer,
+        recorder: ServingRecorder,
+        env: simpy.Environment,
+        moment: Moment,
+        wake: Callable[[int], None],
+    ) -> None:
         self._link = Link(transfer)
-        self._events = events
-        self._recorder = recorder
+        self._recorder, self._env, self._moment, self._wake = recorder, env, moment, wake
         self._prefilled: dict[int, ServedRequest] = {}
-        self._prefillers: Mapping[int, PrefillReplica] = {}
-        self._decoders: tuple[tuple[int, DecodeReplica], ...] = ()
+        self._decoders: list[DecodeReplica] = []
         self._dispatcher: Dispatcher | None = None
         self._held: dict[int, Handover] = {}  # requests that wait for blocks, by serial
         self._handed_over = self._held_ps = 0
 
-    def connect(
-        self,
-        prefillers: Mapping[int, "PrefillReplica"],
-        decoders: Mapping[int, "DecodeReplica"],
-        dispatcher: Dispatcher,
-    ) -> None:
-        """Set the replicas by index; the dispatcher picks among the decoders by their place in order."""
-        self._prefillers = prefillers
-        self._decoders = tuple(decoders.items())
-        self._dispatcher = dispatcher
+    def connect(self, replicas: Sequence[Replica], dispatch: Callable[[Sequence[Replica]], Dispatcher]) -> Dispatcher:
+        """Let those that prefill hand over to those that decode; returns the router of new requests."""
+        self._decoders = [replica for replica in replicas if isinstance(replica, DecodeReplica)]
+        self._dispatcher = dispatch(self._decoders)
+        first = [replica.index for replica in replicas if not isinstance(replica, DecodeReplica)]
+        return dispatch([replicas[index] for index in first]).before(self._dispatcher, first)
 
     def refuses(self, arrival: Arrival) -> str:
         """Why some replica could never decode a request, in the words of the first; "" if all can."""
-        return next(filter(None, (decoder.refuses(arrival) for _, decoder in self._decoders)), "")
+        return next(filter(None, (decoder.refuses(arrival) for decoder in self._decoders)), "")
 
-    def prefilled(self, prefiller: int, session: ServedRequest, at_ps: int) -> None:
+    def prefilled(self, prefiller: "PrefillReplica", session: ServedRequest, at_ps: int) -> None:
         """Hand over a request that has its first token and has left the batch of its prefill."""
         self._prefilled[session.serial] = session
-        self._events.at(at_ps, lambda: self._hand_over(prefiller, session, at_ps))
+        self._at(at_ps, lambda: self._hand_over(prefiller, session, at_ps))
 
     def begin(self, handover: Handover, num_tokens: int, now_ps: int) -> None:
         """Send `num_tokens` of a request for which blocks are held."""
         self._held_ps += now_ps - self._held.pop(handover.session.serial).prefilled_at_ps
         arrives_ps = self._link.send(num_tokens, now_ps)
-        self._events.at(arrives_ps, lambda: self._arrived(handover, arrives_ps))
+        self._at(arrives_ps, lambda: self._arrived(handover, arrives_ps))
 
     def close_books(self, until_ps: int) -> None:
         """Write the totals into the recorder at the end of the run."""
@@ -162,20 +142,29 @@ class Handovers:
         held_ps = self._held_ps + sum(max(until_ps - one.prefilled_at_ps, 0) for one in self._held.values())
         self._recorder.transferred(self._link.totals(self._handed_over, held_ps, until_ps))
 
-    def _hand_over(self, prefiller: int, session: ServedRequest, at_ps: int) -> None:
+    def _hand_over(self, prefiller: "PrefillReplica", session: ServedRequest, at_ps: int) -> None:
         assert self._dispatcher is not None
         del self._prefilled[session.serial]
-        index, decoder = self._decoders[self._dispatcher.pick(session.arrival)]
+        decoder = self._decoders[self._dispatcher.pick(session.arrival)]
         self._handed_over += 1
-        handover = self._held[session.serial] = Handover(session, prefiller, index, at_ps)
+        handover = self._held[session.serial] = Handover(session, prefiller, decoder, at_ps)
         decoder.expect(handover, at_ps)
-        self._events.wake(index)
+        self._wake(decoder.index)
 
     def _arrived(self, handover: Handover, at_ps: int) -> None:
-        self._prefillers[handover.prefiller].sent(handover.session, at_ps)
-        self._events.wake(handover.prefiller)
-        dict(self._decoders)[handover.decoder].received(handover, at_ps)
-        self._events.wake(handover.decoder)
+        handover.prefiller.sent(handover.session, at_ps)
+        self._wake(handover.prefiller.index)
+        handover.decoder.received(handover.session)
+        self._wake(handover.decoder.index)
+
+    def _at(self, at_ps: int, do: Callable[[], None]) -> None:
+        """Call `do` at an instant; several at one instant in the order of these calls."""
+
+        def happen(_: simpy.Event) -> None:
+            self._moment.now_ps = at_ps
+            do()
+
+        RankedEvent(self._env, at_ps, ARRIVALS, happen)
 
 
 class DecodeReplica(Replica):
@@ -195,11 +184,11 @@ class DecodeReplica(Replica):
         self._batch.elsewhere += 1
         self._requests[handover.session.request_id] = handover.session
         self._asked.load.num_waiting += 1
-        self._books.note_state(at_ps)
+        self.books.note_state(at_ps)
 
-    def received(self, handover: Handover, at_ps: int) -> None:
+    def received(self, session: ServedRequest) -> None:
         """A transfer has arrived."""
-        self._received.append(handover.session)
+        self._received.append(session)
 
     def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """See `Replica`."""
@@ -210,7 +199,7 @@ class DecodeReplica(Replica):
             if end_ps is not None:
                 return end_ps
             if not self._received:
-                self._books.note_state(now_ps)  # of blocks held for handovers
+                self.books.note_state(now_ps)  # of blocks held for handovers
                 return None
 
     def _join(self) -> None:
@@ -260,7 +249,7 @@ class PrefillReplica(Replica):
     def sent(self, session: ServedRequest, at_ps: int) -> None:
         """Free the blocks of a request whose keys and values were sent."""
         self._memory.release(session.serial)
-        self._books.note_state(at_ps)
+        self.books.note_state(at_ps)
 
     def _read(
         self, rows: list[ServedRequest], results: Sequence[Any], num_ending: int, chunks: Sequence[ServedRequest],
@@ -274,59 +263,4 @@ class PrefillReplica(Replica):
                 self._batch.ended(session)
                 session.forget_caches()
                 del self._requests[session.request_id]
-                self._handovers.prefilled(self._index, session, end_ps)
-
-
-def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> None:
-    """Check roles and the link between them.
-
-    Raises:
-        ArgumentError: one of the roles prefill and decode without the other, a `transfer` without prefill or the
-            reverse, offload where replicas decode for others, or replicas that hand over and are not simulated.
-    """
-    specs = list(replicas)
-    found = Counter(spec.role for spec in specs)
-    for one, other in ((Role.prefill, Role.decode), (Role.decode, Role.prefill)):
-        if found[one] and not found[other]:
-            raise ArgumentError(f"`replicas` must hold one of role {other} where one is of role {one}, got none")
-    if found[Role.prefill] and transfer is None:
-        raise ArgumentError("`transfer` must be given where replicas prefill for others, got None")
-    if transfer is not None and not found[Role.prefill]:
-        raise ArgumentError(f"`transfer` must be None where no replica prefills for others, got {transfer}")
-    if any(spec.role == Role.decode and spec.limits.offload is not None for spec in specs):
-        raise ArgumentError("`replicas` of role decode must offload nothing: what they lack is sent to them")
-    if found[Role.prefill] and any(spec.make_world is not None for spec in specs):
-        raise ArgumentError("`replicas` that hand over must be simulated: their keys and values are nowhere else")
-
-
-class RunEvents:
-    """Events of handovers; those at an instant come in turn among the requests that arrive then.
-
-    `wake` lets an idle replica plan again, now.
-    """
-
-    def __init__(self, env: simpy.Environment, moment: Moment, wake: Callable[[int], None]) -> None:
-        self._env = env
-        self._moment = moment
-        self.wake = wake
-
-    def at(self, at_ps: int, do: Callable[[], None]) -> None:
-        """Call `do` at an instant; several at one instant in the order of these calls."""
-
-        def happen(_: simpy.Event) -> None:
-            self._moment.now_ps = at_ps
-            do()
-
-        RankedEvent(self._env, at_ps, ARRIVALS, happen)
-
-
-def connected(
-    handovers: Handovers, replicas: Sequence[Replica], dispatch: Callable[[Sequence[Replica]], Dispatcher]
-) -> Dispatcher:
-    """Let the replicas of a run that prefill hand over to those that decode; returns the router of new requests."""
-    prefillers = {index: replica for index, replica in enumerate(replicas) if isinstance(replica, PrefillReplica)}
-    decoders = {index: replica for index, replica in enumerate(replicas) if isinstance(replica, DecodeReplica)}
-    dispatcher = dispatch(list(decoders.values()))
-    handovers.connect(prefillers, decoders, dispatcher)
-    first = [index for index in range(len(replicas)) if index not in decoders]
-    return dispatch([replicas[index] for index in first]).before(dispatcher, first)
+                self._handovers.prefilled(self, session, end_ps)

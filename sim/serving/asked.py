@@ -9,7 +9,7 @@ The first slot that is not empty runs next.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from ...base.errors import pass_interrupt
 from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, raised
@@ -86,7 +86,6 @@ class AskedPolicy:
         self._keeps = [not member.model_free for member in pool.members]
         self.idle: dict[str, int] = {}
         self._by_level = [[[level] * count for count in range(MOST_ROW + 1)] for level in range(len(pool.members))]
-        self._reads_states = pool.feature_level is not None
 
     @property
     def between_rounds(self) -> bool:
@@ -300,7 +299,7 @@ class AskedPolicy:
         Returns:
             Requests with as many tokens as others of their sessions wait for; `books` get all else.
         """
-        learn, reads, num_judged, num_accepted, num_own, written = self.learn, self._reads_states, 0, 0, 0, 0
+        learn, num_judged, num_accepted, num_own, written = self.learn, 0, 0, 0, 0
         reached: list[ServedRequest] = []
         ended: list[ServedRequest] = []
         if self.idle:
@@ -314,12 +313,7 @@ class AskedPolicy:
                 noted_ps, count = request.noted_at_ps, 0
             count += 1
             request.noted_at_ps = at_ps
-            if reads:
-                step: Any = request.step
-                outcome = request.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)
-                request.num_fresh = 0
-            else:
-                outcome = request.wrote(judged, duration_s, num_rows)
+            outcome = request.wrote(judged, duration_s, num_rows)
             if outcome[3]:
                 num_judged += outcome[3]
                 num_accepted += outcome[4]

@@ -7,7 +7,7 @@ ones for each token more. A piece is short enough that this rounding changes a f
 and half a picosecond. Elsewhere each forward's seconds are rounded once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple, cast
 
@@ -16,7 +16,7 @@ from ...decoding.results import Drafted
 from ...decoding.steps import Draft, Verify
 from ...decoding.world import DraftItem
 from ...traces.workloads.arrival import PS_PER_S
-from ..charges import OperationCharges, around_middle, draft_forwards
+from ..charges import OperationCharges, around_middle, draft_forwards, later_runs
 from ..cost.base import ContextLine, CostModel, WrappedCost, held_together
 from .requests import ServedRequest
 
@@ -38,7 +38,6 @@ def to_s(ps: int) -> float:
 
 
 MOST_ERROR = 5e-8
-ForwardPs = Callable[[str, int, int, int], int]  # picoseconds by model, rows, new tokens and tokens held
 MOST_KEPT = 2**14  # pieces of lines, a few MB
 
 
@@ -115,31 +114,6 @@ def forward_ps_of(cost: CostModel) -> Callable[[str, int, int, int], int]:
         return to_ps(cost.forward_s(model, **asked))
 
     return forward_ps
-
-
-def later_forwards(
-    forward_ps: ForwardPs, model: str, lengths: list[int], contexts: list[int]
-) -> Iterator[tuple[int, int, int]]:
-    """The forwards of a draft after its first one, with rows of different lengths.
-
-    Args:
-        forward_ps: picoseconds of a forward.
-        model: that drafts.
-        lengths: tokens that each row writes, >= 1.
-        contexts: tokens of each before that.
-
-    Yields:
-        Rows, forwards with these rows, and picoseconds of each.
-    """
-    done, rows, held = 1, len(lengths), sum(contexts)
-    for length, context in sorted(zip(lengths, contexts, strict=True)):
-        if length != done:
-            repeats = length - done
-            for middle, times in around_middle(2 * held + rows * (2 * done + repeats - 3), repeats):
-                yield rows, times, forward_ps(model, rows, rows, middle)
-            done = length
-        rows -= 1
-        held -= context
 
 
 def _whole(line: ContextLine, context_tokens: int) -> PsLine:
@@ -231,8 +205,8 @@ class ServingCharges:
                 duration_ps += times * forward_ps(model, count, count, middle)
             return longest, new_tokens + (longest - 1) * count, duration_ps
         contexts = [session.num_text + len(session.tokens) for session in rows]
-        for some, repeats, each_ps in later_forwards(forward_ps, model, lengths, contexts):
-            duration_ps += repeats * each_ps
+        for some, repeats, held_tokens in later_runs(lengths, contexts):
+            duration_ps += repeats * forward_ps(model, some, some, held_tokens)
             new_tokens += repeats * some
         return longest, new_tokens, duration_ps
 

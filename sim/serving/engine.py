@@ -23,7 +23,7 @@ from .asked import AskedPolicy
 from .charges import to_ps
 from .flights import Flights
 from .limits import Admission
-from .memory import FirstBlocks, first_blocks_of
+from .memory import FirstBlocks
 from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
 from .replica_memory import ReplicaMemory
 from .requests import READS, ServedRequest, Waiting
@@ -57,13 +57,15 @@ class Replica:
     """Serves requests. The caller calls `plan`, lets the time pass, and calls `commit`; `arrive` at any time.
 
     Attributes:
+        index: in the run.
+        books: its notes.
         end_ps: of the planned operation.
         may_lag: whether it may run later than the others, and in whole cycles; see `RunningReplicas`.
     """
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, *, may_lag: bool) -> None:
         pool = shared.pool
-        self._index = index
+        self.index = index
         self._shared = shared
         self._target = pool.target_level
         self._recorder = shared.recorder
@@ -72,7 +74,6 @@ class Replica:
         self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens, runs=members_run_by(spec.policy))
         self._keeps = [kv is not None for kv in self._memory.members]
         self._has_caches = self._memory.has_caches
-        self._first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
         self._world = spec.world(pool, shared.answers, lambda: self._asked.load.now_s, lambda: self._memory.target)
         self._decides = not spec.decide_s.is_free
         self._budget = spec.limits.token_budget
@@ -92,7 +93,7 @@ class Replica:
         self._requests: dict[str, ServedRequest] = {}
         self._kept: tuple[int, bool, list[ServedRequest]] | None = None
         self._going: Going | None = None
-        self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
+        self.books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
         self._told = False
         self._flights = self._flights_of(spec) if may_lag else None
         self._planned_ps = self.end_ps = 0  # of the planned operation; it starts once the policy has decided
@@ -109,10 +110,9 @@ class Replica:
             rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
             asked=self._asked,
             memory=self._memory,
-            books=self._books,
+            books=self.books,
             world=self._world,
             budget=self._budget,
-            lengths=self._shared.lengths,
             runs_alone=runs_target_alone(spec.policy),
         )
 
@@ -134,21 +134,6 @@ class Replica:
         return len(self._batch.waiting) + self._batch.elsewhere
 
     @property
-    def num_emitted(self) -> int:
-        """Output tokens."""
-        return self._books.num_emitted
-
-    @property
-    def num_cycled(self) -> int:
-        """Of `num_emitted`, tokens after the first pass of a recorded answer."""
-        return self._books.num_cycled
-
-    @property
-    def noted_ps(self) -> int:
-        """Instant of its latest note; may be ahead of the run's clock."""
-        return self._books.noted_ps
-
-    @property
     def num_modelled(self) -> int:
         """Decisions that were modelled rather than replayed."""
         return self._asked.num_modelled
@@ -164,7 +149,8 @@ class Replica:
 
     def first_blocks(self) -> FirstBlocks:
         """See `routers.WatchedReplica`."""
-        return self._first_blocks
+        kv = self._memory.target
+        return FirstBlocks(self._shared.unit_tokens, kv.limits.block_tokens, kv.first_keys)
 
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""
@@ -178,7 +164,7 @@ class Replica:
 
     def arrive(self, arrival: Arrival, at_ps: int) -> None:
         """Take a request; one that can never run is rejected."""
-        serial = self._shared.enter(arrival, self._index, at_ps, refused=self.refuses(arrival))
+        serial = self._shared.enter(arrival, self.index, at_ps, refused=self.refuses(arrival))
         if serial is None:
             return
         # One that follows another at once comes when the next cycle has begun, and misses its step under any policy.
@@ -186,7 +172,7 @@ class Replica:
         misses = going is not None and going.level < self._target and self._planned_ps >= at_ps
         self._batch.arrived(Waiting(arrival, serial, from_step=self._scheduler.num_filled + bool(misses)))
         self._asked.load.num_waiting += 1
-        self._books.note_state(at_ps)
+        self.books.note_state(at_ps)
 
     def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """Choose what runs next, and carry out what ends before `until_ps`.
@@ -208,7 +194,7 @@ class Replica:
                     now_ps = flown_ps
                     if asked.finished:
                         self._end_finished(now_ps)
-                    self._books.note_state(now_ps)
+                    self.books.note_state(now_ps)
                     continue
                 flights.land()
             going, start_ps = None, now_ps
@@ -229,7 +215,7 @@ class Replica:
                 going = self._below(level, drafts, rows, now_ps, start_ps)
             if scheduler.has_moved and going is not None:
                 scheduler.has_moved = False
-                self._books.note_state(now_ps)
+                self.books.note_state(now_ps)
             # After the end of a request, or tokens that others waited for, others may arrive.
             if going is None or going.end_ps >= until_ps or self._told:
                 self._planned_ps, self._going, self._told = now_ps, going, False
@@ -267,7 +253,7 @@ class Replica:
         """Apply an operation at its end, which is returned."""
         (level, drafts, rows, results, num_ending, chunks,
          num_forwards, new_tokens, duration_s, free_share, start_ps, end_ps) = going  # fmt: skip
-        asked, books, num_rows = self._asked, self._books, len(rows)
+        asked, books, num_rows = self._asked, self.books, len(rows)
         load = asked.load
         if num_forwards:
             busy = books.busy[level]
@@ -338,12 +324,12 @@ class Replica:
         else:
             raise KeyError(request_id)
         if request is not None:
-            self._books.num_cycled += request.num_cycled
+            self.books.num_cycled += request.num_cycled
             self._memory.leave(request, runs=waiting is None)
             if request.scheduled:
                 self._world.close(request)
         asked.load.free_kv_share = self._memory.free_share
-        self._books.note_state(at_ps)
+        self.books.note_state(at_ps)
 
     def _note_ran(
         self, going: Going, ran: list[tuple[ServedRequest, int, RanRow]], until_ps: int | None = None
@@ -356,14 +342,14 @@ class Replica:
         rows = [row._replace(emitted=request.num_text - before) for request, before, row in ran]
         span_ps = going.start_ps, going.end_ps if until_ps is None else min(going.end_ps, until_ps)
         kind = DRAFT if going.drafts else VERIFY
-        self._operations.ran(self._index, going.level, kind, span_ps, (going.num_forwards, going.new_tokens), rows)
+        self._operations.ran(self.index, going.level, kind, span_ps, (going.num_forwards, going.new_tokens), rows)
 
     # -- operations
 
     def _has_ended(self, now_ps: int) -> bool:
         """Note outputs of Commits; returns whether a request is done."""
         for request in self._asked.committed:
-            self._books.note_outputs([request], now_ps)
+            self.books.note_outputs([request], now_ps)
         self._asked.committed = []
         return bool(self._asked.finished)
 
@@ -464,7 +450,7 @@ class Replica:
         duration_s: float, end_ps: int,
     ) -> None:  # fmt: skip
         """Apply a step of the target with prefills: chunks are read, those that end write their first token."""
-        asked, books, num_rows, num_judged = self._asked, self._books, len(rows), len(rows) - num_ending
+        asked, books, num_rows, num_judged = self._asked, self.books, len(rows), len(rows) - num_ending
         judged, ending = rows[:num_judged], rows[num_judged:]
         reached = asked.wrote(judged, results, duration_s, num_rows, books, end_ps)
         asked.prefilled(ending, results[num_judged:], duration_s, num_rows)
@@ -493,7 +479,7 @@ class Replica:
             del request.view  # it refers to the request: the cycle would wait for the garbage collector
             if self._shared.outputs is not None:
                 self._shared.outputs[request.request_id] = request.earlier + request.emitted
-            self._books.num_cycled += request.num_cycled
+            self.books.num_cycled += request.num_cycled
             self._recorder.finished(request.serial, at_ps)
             self._shared.on_ended(request.arrival, at_ps)
             if request.arrival.turns is not None:
@@ -513,7 +499,7 @@ class Replica:
         """Write final figures into the recorder; the run ends then, perhaps within an operation."""
         going = self._going
         if going:
-            self._books.cut(going.level, going.num_forwards, going.start_ps, going.end_ps, until_ps)
+            self.books.cut(going.level, going.num_forwards, going.start_ps, going.end_ps, until_ps)
         if going and self._operations is not None and going.start_ps < until_ps:
             cut = [(request, text, row._replace(tokens=0, accepted=0)) for request, text, row in ran_rows(going)]
             self._note_ran(going, cut, until_ps)
@@ -521,7 +507,7 @@ class Replica:
             self._flights.close()
         for level, (num_rows, drafted, accepted, own) in enumerate(self._asked.judged_sums):
             self._recorder.judged(level, drafted, accepted, own, num_rows)
-        self._books.close(self._requests.values(), until_ps)
+        self.books.close(self._requests.values(), until_ps)
 
 
 def ran_rows(going: Going) -> list[tuple[ServedRequest, int, RanRow]]:

@@ -13,7 +13,7 @@ from .asked import AskedPolicy
 from .flown import LACKS_MUCH, MOST_ROWS, Cycle, Cycles, FlownRounds, FlownRow, sized, steps_before
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
-from .requests import AnswerLengths, ServedRequest
+from .requests import ServedRequest
 from .world import ServedWorld
 
 MOST_NODES = 1 << 18
@@ -39,7 +39,6 @@ class Flights:
         books: ReplicaBooks,
         world: ServedWorld,
         budget: int,
-        lengths: AnswerLengths,
         runs_alone: bool,
     ) -> None:
         num_free = world.answers.num_free
@@ -47,7 +46,7 @@ class Flights:
         self._rounds = FlownRounds(pool, rounds, num_free)
         self._asked, self._memory, self._books = asked, memory, books
         self._budget = budget
-        self._lengths, self._runs_alone = lengths, runs_alone
+        self._runs_alone = runs_alone
         self._num_even = 0
         self._caching = [level for level, kv in enumerate(memory.members) if kv is not None and kv.limits.prefix_cache]
         self._sizes = [kv.limits.block_tokens if kv is not None else 1 for kv in memory.members]
@@ -172,7 +171,7 @@ class Flights:
                 self._hold(short, cycle, more, now_ps)
             if is_mixed:
                 self._cycles.tell_once(cycle.ops)
-                rows.sort(key=_last_place)  # the order in which they reach the target
+                rows.sort(key=lambda row: row.node.shape.last)  # the order in which they reach the target
             else:
                 cycle.times += 1
                 cycle.tokens += more
@@ -306,7 +305,7 @@ class Flights:
         """Count the ended segments of a row of the target alone."""
         request = row.request
         written = len(request.emitted) + row.text - request.num_text
-        row.length = self._lengths.of(request.recorded_id)
+        row.length = self._rounds.length(request.recorded_id)
         row.num_ends = (written - (row.text >= request.most_tokens)) // row.length
 
     def _grown(self, rows: list[FlownRow], most: int, now_ps: int, each_ps: int, more_ps: int) -> int:
@@ -410,7 +409,3 @@ class Flights:
                 self._asked.num_modelled += times * op.modelled
                 if not op.drafts:
                     recorder.judged(op.level, times * op.judged, times * op.accepted, times * op.own, times)
-
-
-def _last_place(row: FlownRow) -> int:
-    return row.node.shape.last

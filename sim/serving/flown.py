@@ -8,9 +8,9 @@ looked up by these sums where all rows do the same.
 from typing import NamedTuple, TypeAlias
 
 from ...decoding.pool import Pool
-from ..charges import around_middle
+from ..charges import around_middle, later_runs
 from ..rounds_once import FixedOp, FixedRounds, PlayedRound
-from .charges import ServingCharges, later_forwards
+from .charges import ServingCharges
 from .requests import ServedRequest
 
 MOST_LACKING = 256  # most tokens that caches lack of a text in a shared pattern
@@ -125,7 +125,7 @@ class FlownRounds:
         self.levels = [pool.target_level]
         self.lacking: list[tuple[int, ...]] = []
         self.nodes: list[RoundNode] = []
-        self.tokens = rounds.tokens
+        self.tokens, self.length = rounds.tokens, rounds.length
         self._target = pool.target_level
         self._keeps = [not member.model_free for member in pool.members]
         self._rounds = rounds
@@ -355,8 +355,8 @@ class Cycles:
             ps, done = forward_ps(names[level], count, new, held), 1
             if lengths:
                 done = max(lengths)
-                found = later_forwards(forward_ps, names[level], lengths, contexts)
-                ps += sum([repeats * each_ps for _, repeats, each_ps in found])
+                for some, repeats, held in later_runs(lengths, contexts):
+                    ps += repeats * forward_ps(names[level], some, some, held)
             ops.append((level, ps, 0, done))
         return Cycle(texts, texts + 1, ops)
 

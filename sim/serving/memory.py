@@ -18,7 +18,6 @@ from ...traces.workloads.arrival import Arrival, Ids
 from .limits import KvLimits, Offload
 
 _MOST_BLOCKS = 2**32  # of a text, so that private keys of two requests differ
-_END_OF_IDS = 2**63  # keys have 64 bits, and private ones are below 0
 
 
 class BlockKeys:
@@ -48,17 +47,15 @@ class BlockKeys:
 
         `blocks` and `answer` are as of `Arrival`, in units of `unit_tokens` (0 if there are no ids); with an `answer`
         each full unit of the prompt must have an id. `block_tokens` are those of a block of the member, >= 1; `serial`
-        is unique, >= 0.
-
-        Raises:
-            ValueError: ids for more units than the prompt has, or for fewer and an answer, ids without a unit, an id
-                out of range, or blocks that neither divide units nor are multiples of them.
+        is unique, >= 0. Readers of workloads and `ReplicaMemory` check all that.
         """
-        if blocks:
-            _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
+        if blocks or answer:
+            full, rest = divmod(prompt_tokens, unit_tokens)
+            least = full if answer else 0
+            assert least <= len(blocks) <= full + bool(rest), "readers of workloads check their ids"
+            assert not (unit_tokens % block_tokens and block_tokens % unit_tokens), "`ReplicaMemory` checks its blocks"
         self._num_shared = num_known = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
         if answer:
-            _check_answer(blocks, answer, unit_tokens, block_tokens, prompt_tokens)
             blocks = blocks[: prompt_tokens // unit_tokens]
             num_known = (len(blocks) + len(answer)) * unit_tokens // block_tokens
         self._blocks = blocks
@@ -93,36 +90,6 @@ class BlockKeys:
             width = block // unit if unit else 1
             return ids[width - 1 : count * width : width]
         return array("q", np.array(ids, dtype=np.int64).repeat(unit // block)[:count].tobytes())
-
-
-def _check_units(blocks: Ids, unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
-    if unit_tokens < 1:
-        raise ValueError(f"unit_tokens must be >= 1 where there are blocks, got {unit_tokens}")
-    if unit_tokens % block_tokens and block_tokens % unit_tokens:
-        raise ValueError(
-            f"block_tokens must divide unit_tokens={unit_tokens} or be a multiple of it, got {block_tokens}"
-        )
-    most = -(-prompt_tokens // unit_tokens)
-    if len(blocks) > most:
-        raise ValueError(f"blocks of a prompt of {prompt_tokens} tokens must be <= {most}, got {len(blocks)}")
-    if blocks:
-        _check_ids(blocks)
-
-
-def _check_answer(blocks: Ids, answer: Ids, unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
-    if not blocks:
-        _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
-    if len(blocks) < prompt_tokens // unit_tokens:
-        least = prompt_tokens // unit_tokens
-        raise ValueError(f"blocks of a prompt must be >= {least} where its answer has ids, got {len(blocks)}")
-    _check_ids(answer)
-
-
-def _check_ids(blocks: Ids) -> None:
-    least, most = (blocks[0], blocks[-1]) if isinstance(blocks, array) else (min(blocks), max(blocks))
-    if not (0 <= least < _END_OF_IDS and 0 <= most < _END_OF_IDS):
-        wrong = most if 0 <= least < _END_OF_IDS else least
-        raise ValueError(f"ids of blocks must be in [0, 2^63), got {wrong}")
 
 
 class _Place:
@@ -511,11 +478,6 @@ class FirstBlocks(NamedTuple):
     unit_tokens: int  # of a unit of the workload; 0 if there are no ids
     block_tokens: int  # of a block, >= 1
     keys: Container[int]  # of all texts' first blocks, a live view
-
-
-def first_blocks_of(kv: MemberKv, unit_tokens: int) -> FirstBlocks:
-    """First blocks in a member's prefix cache; `unit_tokens` as there."""
-    return FirstBlocks(unit_tokens, kv.limits.block_tokens, kv.first_keys)
 
 
 def first_key(arrival: Arrival, unit_tokens: int, block_tokens: int) -> int | None:

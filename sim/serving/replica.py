@@ -19,7 +19,7 @@ from .charges import to_s
 from .limits import EngineLimits
 from .memory import MemberKv
 from .replica_memory import ReplicaMemory
-from .requests import AnswerLengths, Batch, Deadline, DrawnRequests, ServedRequest
+from .requests import Batch, Deadline, DrawnRequests, ServedRequest
 from .scheduler import SharedPrefixCost
 from .world import EngineWorld, ServedWorld
 
@@ -220,7 +220,6 @@ class ServedFrom:
 
     pool: Pool  # members of the recording
     answers: RecordedAnswers  # of the recording
-    lengths: AnswerLengths  # of the target's own answers to its requests
     rounds: SharedRounds  # of policies that decide only by pending tokens
     drawn: DrawnRequests  # recorded requests for served ones
     unit_tokens: int  # of the blocks of the workload

@@ -24,35 +24,6 @@ from ..context_tables import TargetVerdict
 from ..contexts_answers import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
-
-class AnswerLengths:
-    """Lengths of answers; plays each request once, at first use."""
-
-    def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
-        self._pool = pool
-        self._answers = answers
-        self._lengths: dict[str, int] = {}
-
-    def of(self, request_id: str) -> int:
-        """Tokens that the target alone writes, >= 1; raises KeyError for an unknown request."""
-        length = self._lengths.get(request_id)
-        if length is None:
-            length = self._lengths[request_id] = self._played(request_id)
-        return length
-
-    def _played(self, request_id: str) -> int:
-        answers, level, step = self._answers, self._pool.target_level, Verify(self._pool.target)
-        name = f"\0{request_id}"  # different from that of any served request
-        replayed = answers.replay(name, request_id)
-        session = replayed.session(self._pool, name)
-        while not session.done:
-            judged = answers.judged(session, step, level)
-            assert not judged.num_modelled, "a recorded answer is recorded to its end"
-            session.judged(step, level, judged, duration_s=0.0, num_rows=1)
-        answers.release(name)
-        return len(session.emitted)
-
-
 MOST_SHOWN = 8  # tags in an error
 
 

@@ -11,7 +11,7 @@ where its operations are also carried out elsewhere.
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Protocol, cast
+from typing import cast
 
 import simpy
 from simpy.events import EventPriority
@@ -103,29 +103,17 @@ class RunningReplica:
             self.begin(self.finish(), until_ps)
 
 
-class Watcher(Protocol):
-    """Observes a run, and may stop it."""
+class Watcher:
+    """Observes a run, and may stop it; this one does neither."""
 
     def ended(self) -> None:
         """Called when a request has finished, or was rejected."""
-        ...
 
     def interrupted(self) -> bool:
         """Whether the run is to stop; called where the records are consistent.
 
         That is before a request arrives, and after every turn of a replica that runs in its turn.
         """
-        ...
-
-
-class NoWatcher:
-    """A watcher that does nothing."""
-
-    def ended(self) -> None:
-        """See `Watcher`."""
-
-    def interrupted(self) -> bool:
-        """See `Watcher`: never."""
         return False
 
 

@@ -16,16 +16,15 @@ from ...traces.workloads.arrival import MOST_PS, Workload
 from ..replay_tables import ReplayTables, check_observed
 from ..rounds_once import SharedRounds
 from ..simulate import paused_collector
-from .apart import DecodeReplica, Handovers, PrefillReplica, RunEvents, check_roles, connected
+from .apart import DecodeReplica, Handovers, PrefillReplica
 from .engine import Replica
 from .replica import ReplicaSpec, Role, ServedFrom, Transfer
-from .requests import AnswerLengths, Deadline, DrawnRequests
+from .requests import Deadline, DrawnRequests
 from .routers import Dispatcher
 from .running import (
     Arrivals,
     InterruptedRunError,
     Moment,
-    NoWatcher,
     RunningReplicas,
     Watcher,
     stop_if_interrupted,
@@ -42,7 +41,7 @@ def make_replica(
 ) -> Replica:
     """The replica at an index of a run; without `handovers` all prefill and decode; `stepwise`: by single steps."""
     if spec.role != Role.both:
-        assert handovers is not None, "check_roles"
+        assert handovers is not None, "`make_cluster` checks what roles need"
         kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica
         return kind(index, spec, shared, handovers)
     # A foreign world may be shared by others, and requested single steps run in turn.
@@ -107,8 +106,8 @@ def serve(
         stepwise: run every step by itself, for any policy.
 
     Raises:
-        ArgumentError: no replica, roles that do not fit together, a policy that two replicas share or that is an
-            oracle, a horizon out of range, a tag that the recording lacks, an arrival earlier than the one before it.
+        ArgumentError: no replica, a policy that two replicas share or that is an oracle, a horizon out of range, a tag
+            that the recording lacks, an arrival earlier than the one before it.
         PolicyError: a policy broke the contract.
         RouterError: a router did.
         UnrecordedContextError: `strict`, and a decision is not recorded.
@@ -116,13 +115,11 @@ def serve(
         KeyboardInterrupt: after the recorder was completed, perhaps within an operation.
     """
     _check(replicas, tables, horizon_ps)
-    check_roles(replicas, transfer)
     answers = tables.answers(seed=seed, strict=strict)
     shared = partial(
         ServedFrom,
         pool=tables.pool,
         answers=answers,
-        lengths=AnswerLengths(tables.pool, answers),
         rounds=SharedRounds(tables.pool, answers),
         drawn=DrawnRequests(tables.trace.requests, seed=seed),
         unit_tokens=workload.about.unit_tokens,
@@ -130,7 +127,7 @@ def serve(
         recorder=recorder,
         outputs=outputs,
     )
-    run = _Run(workload, replicas, dispatch, shared, watcher or NoWatcher(), transfer, stepwise=stepwise)
+    run = _Run(workload, replicas, dispatch, shared, watcher or Watcher(), transfer, stepwise=stepwise)
     return run.go(horizon_ps)
 
 
@@ -175,13 +172,13 @@ class _Run:
             on_reached=lambda arrival, depth, at_ps: self._arrivals.reached(arrival, depth, at_ps),
         )
         self._recorder = whole.recorder
-        events = RunEvents(env, moment, lambda index: self._running.wake(index))
-        self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
+        wakes = (env, moment, lambda index: self._running.wake(index))
+        self._handovers = None if transfer is None else Handovers(transfer, whole.recorder, *wakes)
         self._replicas = [
             make_replica(index, spec, whole, self._handovers, stepwise=stepwise) for index, spec in enumerate(replicas)
         ]
         self._running = RunningReplicas(env, moment, self._replicas, partial(stop_if_interrupted, watcher))
-        first = connected(self._handovers, self._replicas, dispatch) if self._handovers else dispatch(self._replicas)
+        first = self._handovers.connect(self._replicas, dispatch) if self._handovers else dispatch(self._replicas)
         self._arrivals = Arrivals(env, moment, workload, first, self._running, watcher, whole.drawn)
 
     def go(self, horizon_ps: int | None) -> Served:
@@ -198,7 +195,7 @@ class _Run:
                 stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
             raise
         finally:
-            ended_ps = max(self._moment.now_ps, *(replica.noted_ps for replica in self._replicas))
+            ended_ps = max(self._moment.now_ps, *(replica.books.noted_ps for replica in self._replicas))
             for index, replica in enumerate(self._replicas):
                 replica.close_books(ended_ps)
                 self._recorder.path(index, replica.path)
@@ -208,8 +205,8 @@ class _Run:
             if stopped:
                 self._recorder.stopped(ended_ps, stopped)
         return Served(
-            num_emitted=sum(replica.num_emitted for replica in self._replicas),
-            num_cycled=sum(replica.num_cycled for replica in self._replicas),
+            num_emitted=sum(replica.books.num_emitted for replica in self._replicas),
+            num_cycled=sum(replica.books.num_cycled for replica in self._replicas),
             num_modelled=sum(replica.num_modelled for replica in self._replicas),
             stopped=stopped,
             paths=tuple(replica.path for replica in self._replicas),

@@ -1,12 +1,12 @@
-"""Clocks, seconds of forwards and of members that were watched, and the simulator's device over real models."""
+"""Clocks, seconds of forwards and of members that were watched, and requests that arrive over real models."""
 
 import copy
+from collections import deque
 from itertools import count
 from random import Random
 from time import perf_counter
 
 import pytest
-import simpy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,6 @@ from paceline.runtime.profiling.probe import Journal, ProbedForward, ProbedOp, l
 from paceline.runtime.threads import Memory
 from paceline.runtime.timing import hardware, timed
 from paceline.runtime.world import TorchWorld
-from paceline.sim.simulate import device_process
 from paceline.traces.profile import (
     BatchShape,
     ForwardsInDecoding,
@@ -329,7 +328,7 @@ def test_a_file_that_is_no_journal_is_begun_anew(tmp_path, content):
     assert len(Journal(path, ABOUT)) == 3
 
 
-# -- the simulator's device process drives real models: virtual arrivals, measured seconds
+# -- the loop drives real models: virtual arrivals, measured seconds
 
 
 NUM_TOKENS = 16
@@ -341,7 +340,7 @@ class Server:
     """Requests arrive at given times and wait for a place; a device works whenever somebody is there."""
 
     def __init__(self, pool, gap_s, memory=None):
-        self.env, self.ledger, rng = simpy.Environment(), RunLedger(), Random(0)
+        self.ledger, rng = RunLedger(), Random(0)
         self.world = TorchWorld(pool=pool, sampling=GREEDY, memory=memory, debug=True)
         members = loaded_pool(pool)
         decider = make_policy(POLICY, members)
@@ -351,25 +350,23 @@ class Server:
         for _ in PROMPTS[1:]:
             self.arrivals.append(self.arrivals[-1] + rng.expovariate(1 / gap_s))
         self.queue, self.ended, self.failed, self.seen_waiting = [], {}, {}, []
-        self.work = self.env.event()
-        self.env.process(self.arrive())
-        self.env.process(self.serve())
-        self.env.run()
+        self.now_s = 0.0
+        self.serve()
         self.log = self.ledger.finish({"members": list(members.names)}, reanchored={}, divergent={})
 
-    def arrive(self):
-        for session, at_s in zip(self.sessions, self.arrivals, strict=True):
-            yield self.env.timeout(at_s - self.env.now)
-            self.queue.append((session, self.env.now))
-            self.admit(self.env.now)
-            if not self.work.triggered:
-                self.work.succeed()
-
     def serve(self):
+        coming = deque(zip(self.sessions, self.arrivals, strict=True))
         while len(self.ended) + len(self.failed) < len(PROMPTS):
-            yield self.work
-            self.work = self.env.event()
-            yield from device_process(self.env, self.loop, self.world, on_finished=self.on_finished)
+            if not (self.queue or self.loop.load.num_running):
+                self.now_s = max(self.now_s, coming[0][1])
+            while coming and coming[0][1] <= self.now_s:
+                self.queue.append(coming.popleft())
+            self.admit(self.now_s)
+            op, start_s = self.loop.next_op(self.now_s), self.now_s
+            results = op.run(self.world)
+            self.now_s += results.duration_s
+            self.loop.finish(op, results, start_s=start_s, now_s=self.now_s)
+            self.on_finished(self.now_s)
 
     def on_finished(self, now_s):
         self.ended |= {session.request_id: session.emitted for session in self.loop.finished}
@@ -419,7 +416,7 @@ def test_virtual_arrivals_over_real_models(pool, trunks, gap_s, cache):
         assert ops["num_rows"].max() == MOST_RUNNING
         assert max(server.seen_waiting) > 0
     if gap_s == 1e6:
-        assert server.env.now > server.arrivals[-1]
+        assert server.now_s > server.arrivals[-1]
         assert (requests["admitted_at_s"] == requests["arrived_at_s"]).all()
 
 

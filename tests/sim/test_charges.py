@@ -14,7 +14,7 @@ from paceline.decoding.results import DRAFT, VERIFY, Drafted
 from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
 from paceline.policies import ConfidenceBelow, Draft, Verify, make_policy
-from paceline.sim.charges import OperationCharges, RoundCharges, fed_forward, rows_draft_forwards
+from paceline.sim.charges import OperationCharges, fed_forward, rows_draft_forwards
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostRangeError, DraftTerms
 from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
@@ -22,7 +22,7 @@ from paceline.sim.cost.measured import ProfiledCost, TimedCost
 from paceline.sim.cost.what_if import scaled
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.replay_tables import tables_of
-from paceline.sim.rounds import RoundsTables
+from paceline.sim.rounds import RoundCharges, RoundsTables
 from paceline.sim.rounds_answers import RequestRounds
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace

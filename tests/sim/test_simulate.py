@@ -4,121 +4,23 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.benchmarks.shared.closed_forms import ahead_tokens
-from paceline.decoding.loop import Loop
 from paceline.decoding.results import DRAFT, VERIFY, OverlapResults, PartRun
 from paceline.decoding.seen import Start
-from paceline.decoding.session import Session
 from paceline.policies import Draft, Verify, make_policy
 from paceline.reports import summarise_run
-from paceline.runs.log import RunLedger
-from paceline.sim.contexts import ReplayWorld, TrieTables
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.recorded import DevicePlacement, placement_of, recorded_pool
-from paceline.sim.simulate import Scenario, device_process, simulate
+from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..strategies import synthetic_traces
 from ..unit_cost import UnitCost
 from .tries.small_traces import Anything, Script, easy_cost, replay, table, trunk_of
-
-TRACE = make_trace(SyntheticSpec(requests=4, tokens=12, prompt_tokens=2))
-OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens", "start_s", "duration_s")
-
-
-class Site:
-    """A device and its loop, with the ledger in reach."""
-
-    def __init__(self, policy, *admitted, decide_s=0.0):
-        self.env, self.pool, self.ledger = simpy.Environment(), recorded_pool(TRACE), RunLedger()
-        world = ReplayWorld(tables=TrieTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
-        told = {"name": policy, "world": world, "ledger": self.ledger, "decide_s": (lambda _: decide_s)}
-        self.loop = Loop(pool=self.pool, policy=make_policy(policy, self.pool), **told)
-        self.world, self.finished = world, []
-        for index in admitted:
-            self.admit(index)
-
-    def note(self, now_s):
-        self.finished += [(now_s, session.request_id) for session in self.loop.finished]
-        self.loop.finished.clear()
-
-    def admit(self, index):
-        record, now_s = TRACE.requests[index], self.env.now
-        about = {"request_id": record.request_id, "tag": record.tag}
-        self.ledger.note_admitted(**about, num_prompt=len(record.prompt), arrived_at_s=now_s, now_s=now_s)
-        budget = record.max_new_tokens
-        self.loop.admit(Session(pool=self.pool, **about, prompt=record.prompt, budget=budget, eos=frozenset()))
-
-    def go(self, *beside, on_finished=None):
-        """The log, once the device and what runs beside it have ended."""
-        for process in (*beside, device_process(self.env, self.loop, self.world, on_finished=on_finished or self.note)):
-            self.env.process(process)
-        self.env.run()
-        return self.log()
-
-    def log(self):
-        return self.ledger.finish({"members": list(self.pool.names)}, reanchored={}, divergent={})
-
-
-@given(
-    gaps=st.lists(st.floats(0.001, 9.0), min_size=1, max_size=30),
-    policy=st.sampled_from(["plain", "draft:4/target", "adaptive"]),
-    decide_s=st.sampled_from([0.0, 0.125]),
-)
-def test_who_looks_in_between_sees_time_in_order_and_changes_nothing(gaps, policy, decide_s):
-    site, looks = Site(policy, 0, 1, 2, 3, decide_s=decide_s), []
-
-    def ticker():
-        for gap in gaps:
-            yield site.env.timeout(gap)
-            looks.append((site.env.now, len(table(site.log(), "ops", "level")), site.loop.load.num_running))
-
-    log = site.go(ticker())
-    ends = (log.ops["start_s"] + log.ops["duration_s"]).tolist()
-    finished = log.requests["finished_at_s"].tolist()
-    assert [now for now, _, _ in looks] == sorted(now for now, _, _ in looks)
-    for now, num_ops, num_running in looks:
-        # An operation that ends at this very instant may stand on either side of the look.
-        assert sum(end < now for end in ends) <= num_ops <= sum(end <= now for end in ends)
-        assert sum(end > now for end in finished) <= num_running <= sum(end >= now for end in finished)
-    assert site.env.now == max(ends[-1], looks[-1][0])
-    assert sorted(site.finished) == sorted(zip(finished, log.requests["request_id"].tolist(), strict=True))
-    unseen = Site(policy, 0, 1, 2, 3, decide_s=decide_s)
-    assert table(unseen.go(), "ops", *OP) == table(log, "ops", *OP)
-    assert unseen.env.now == ends[-1], "the clock ends with the last operation"
-
-
-def test_a_request_that_arrives_in_between_joins_at_its_time():
-    site = Site("plain", 0)
-
-    def arrival():
-        yield site.env.timeout(7.3)
-        site.admit(1)
-
-    log = site.go(arrival())
-    first_op = next(op for op, request in table(log, "steps", "op", "request") if request == 1)
-    start_s = log.ops["start_s"].tolist()
-    assert start_s[first_op - 1] < 7.3 <= start_s[first_op]
-    assert log.ops["num_rows"][first_op] == 2
-    assert log.requests["emitted_tokens"].tolist()[:2] == [12, 12]
-
-
-def test_a_simulation_is_a_device_that_admits_at_every_finish():
-    site, waiting = Site("draft:4/target", 0, 1), [2, 3]
-
-    def on_finished(now_s):
-        while site.loop.finished:
-            site.loop.finished.pop()
-            if waiting:
-                site.admit(waiting.pop(0))
-
-    log, _ = replay(TRACE, make_policy("draft:4/target", site.pool), batch=2, strict=True)
-    assert table(site.go(on_finished=on_finished), "ops", *OP) == table(log, "ops", *OP)
-
 
 STEP = ("kind", "level", "drafted", "judged", "own", "emitted", "prefill")
 TWO = make_trace(SyntheticSpec(requests=3, tokens=12, prompt_tokens=7, models=("draft", "target"), acceptance=(0.8,)))

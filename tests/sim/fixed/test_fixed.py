@@ -14,10 +14,10 @@ from paceline.policies.about import About
 from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
 from paceline.sim import in_step, rounds_once
-from paceline.sim.contexts import TriesInStep, TrieTables
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError, DraftTerms
 from paceline.sim.cost.by_name import make_cost
-from paceline.sim.in_step import AskedInStep, RunSetting
+from paceline.sim.in_step import AskedInStep, InStepReplay, RunSetting
 from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.rounds_once import FixedRounds
 from paceline.sim.simulate import Scenario, simulate
@@ -310,8 +310,8 @@ def test_a_run_that_needs_the_loop_says_why():
 
 def test_steps_are_played_once_for_all_batches_and_costs(monkeypatch):
     tables, played = TrieTables(SMALL.trace), []
-    play = TriesInStep._play
-    monkeypatch.setattr(TriesInStep, "_play", lambda self, asked: played.append(asked) or play(self, asked))
+    play = InStepReplay._play
+    monkeypatch.setattr(InStepReplay, "_play", lambda self, asked: played.append(asked) or play(self, asked))
     for batch, cost, policy in product(
         (1, 2, 5), (easy_cost(SMALL.trace), Terms()), ("plain", "svip", "draft:4/mid:6/target")
     ):

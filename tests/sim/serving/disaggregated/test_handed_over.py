@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.base.errors import ArgumentError
 from paceline.reports.serving import transfer_metrics
 from paceline.runs.serving import total_ps
 from paceline.sim.serving.apart import Link
@@ -222,20 +221,6 @@ def test_a_slow_link_is_not_busier_than_the_run_is_long():
     assert (found.handed_over, found.unfinished, found.bytes) == (10, found.sent, 2)
     assert 0.9 < found.busy_share <= 1
     assert found.queued_s_max <= 3
-
-
-@pytest.mark.parametrize(
-    ("roles", "transfer", "said"),
-    [
-        ((PREFILL, BOTH), SLOW, "must hold one of role decode where one is of role prefill"),
-        ((DECODE,), SLOW, "must hold one of role prefill where one is of role decode"),
-        ((PREFILL, DECODE), None, "`transfer` must be given"),
-        ((BOTH,), SLOW, "`transfer` must be None where no replica prefills"),
-    ],
-)
-def test_roles_that_do_not_go_together_are_refused(roles, transfer, said):
-    with pytest.raises(ArgumentError, match=said):
-        apart([Arrival("q", 0, 5, 5)], target_only(), roles=roles, transfer=transfer).go()
 
 
 def test_a_lone_request_that_is_put_back_and_reads_again_at_once_is_not_judged_as_well():
