@@ -32,64 +32,20 @@ class PendingToken(NamedTuple):
     signal: Signal  # how sure the drafter was of it
 
 
-class SeenLoad:
-    """The state of the server as policies see it, the same in all views; they cannot change it."""
-
-    __slots__ = ("_load",)
-
-    def __init__(self, load: "ServerLoad") -> None:
-        self._load = load
-
-    @property
-    def num_running(self) -> int:
-        """Requests admitted and not done."""
-        return self._load.num_running
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that have arrived and are not admitted, preempted ones included."""
-        return self._load.num_waiting
-
-    @property
-    def context_tokens(self) -> int:
-        """Prompt and committed tokens of the requests that run."""
-        return self._load.context_tokens
-
-    @property
-    def free_kv_share(self) -> float:
-        """Free share of KV memory, 0 to 1, of the member with the least; 1 where it has no limit, as in `simulate`."""
-        return self._load.free_kv_share
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """Per level, rows of that member's latest operation, 0 before the first."""
-        return tuple(self._load.batch)
-
-    @property
-    def num_forwards(self) -> tuple[int, ...]:
-        """Per level, forwards of that operation."""
-        return tuple(self._load.num_forwards)
-
-    @property
-    def new_tokens(self) -> tuple[int, ...]:
-        """Per level, tokens that these were fed, all rows and forwards together."""
-        return tuple(self._load.new_tokens)
-
-    @property
-    def duration_s(self) -> tuple[float, ...]:
-        """Per level, seconds of that operation."""
-        return tuple(self._load.duration_s)
-
-    @property
-    def now_s(self) -> float:
-        """The clock, seconds since the run began."""
-        return self._load.now_s
-
-
 class ServerLoad:
-    """The state of the server; mutated by the loop, and `num_waiting` by its caller.
+    """The state of the server, shared by all views. Mutated by the loop, and `num_waiting` by its caller.
 
-    The attribute `seen` is what policies see of it, and says what the others are.
+    Attributes:
+        num_running: requests admitted and not done.
+        num_waiting: requests that have arrived and are not admitted, preempted ones included.
+        context_tokens: prompt and committed tokens of the requests that run.
+        free_kv_share: share of KV memory that is free, 0 to 1, of the member with the least; always 1 where memory has
+            no limit, as in `simulate`.
+        batch: per level, rows of that member's latest operation, 0 before the first.
+        num_forwards: per level, forwards of that operation.
+        new_tokens: per level, tokens that these were fed, all rows and forwards together.
+        duration_s: per level, seconds of that operation.
+        now_s: the clock, seconds since the run began.
     """
 
     __slots__ = (
@@ -102,11 +58,9 @@ class ServerLoad:
         "num_forwards",
         "num_running",
         "num_waiting",
-        "seen",
     )
 
     def __init__(self, num_members: int) -> None:
-        self.seen = SeenLoad(self)
         self.num_running = 0
         self.num_waiting = 0
         self.context_tokens = 0
@@ -132,7 +86,7 @@ class Observation:
     def __init__(self, session: Session, load: ServerLoad, signal: Callable[[Session, int], Signal]) -> None:
         self._session = session
         self._signal = signal
-        self.load = load.seen
+        self.load = load
 
     @property
     def request_id(self) -> str:

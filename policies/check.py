@@ -244,13 +244,21 @@ class CheckReport:
 
 
 class _CheckedLoop(Loop):
-    """Holds a policy to what its `about` promises of its steps."""
+    """Holds a policy to what its `about` promises of its steps, and to only reading the load."""
 
     def __init__(self, *, policy: Policy, **others: Any) -> None:  # noqa: ANN401 - as `Loop` takes them
         super().__init__(policy=policy, **others)
         self._runs = members_run_by(policy)
         self._alone, self._by_pending = runs_target_alone(policy), decides_by_pending(policy)
         self._fixed: dict[tuple[object, ...], Step] = {}
+
+    def _ask(self, session: Session) -> tuple[Step, int]:
+        before = self._figures()
+        step, level = super()._ask(session)
+        if self._figures() != before:
+            rule = "decide changed seen.load, which belongs to all requests"
+            raise breach(self._policy, self._name, session.request_id, step, rule)
+        return step, level
 
     def check(self, session: Session, step: Step) -> int:
         """As the loop's own; also raises PolicyError for a step that the policy's `about` rules out."""
@@ -266,6 +274,10 @@ class _CheckedLoop(Loop):
         except ValueError as error:
             raise breach(self._policy, self._name, session.request_id, step, error) from error
         return level
+
+    def _figures(self) -> list[object]:
+        figures = [getattr(self.load, name) for name in ServerLoad.__slots__]
+        return [list(figure) if isinstance(figure, list) else figure for figure in figures]
 
 
 def _pending_of(session: Session) -> tuple[object, ...]:
@@ -320,7 +332,7 @@ def check_policy(
         seed: of the requests and the toy models.
 
     Raises:
-        PolicyError: an illegal step, one that its `about` rules out, an exception, or no progress.
+        PolicyError: an illegal step, one that its `about` rules out, an exception, no progress, or a changed load.
         ValueError: an oracle; toy models have no future to show it.
     """
     pool = check_pool() if pool is None else pool

@@ -27,7 +27,7 @@ import numpy as np
 
 from ..base.errors import check_least
 from ..decoding.pool import Pool
-from ..decoding.seen import Observation, SeenLoad
+from ..decoding.seen import Observation, ServerLoad
 from ..decoding.steps import Draft, Outcome, Verify
 from ..decoding.trees import DraftTree
 from .about import Floats
@@ -467,11 +467,14 @@ class ForwardWatch:
         self._levels = levels
         self._seen: dict[int, tuple[int, int, float]] = {}
 
-    def look(self, load: SeenLoad) -> None:
+    def look(self, load: ServerLoad) -> None:
         """Note each member's latest operation, unless it equals the last; a draft's forwards count as equal."""
-        num_forwards_of, fed, seconds = load.num_forwards, load.new_tokens, load.duration_s
         for level in self._levels:
-            num_forwards, new_tokens, duration_s = key = num_forwards_of[level], fed[level], seconds[level]
+            num_forwards, new_tokens, duration_s = key = (
+                load.num_forwards[level],
+                load.new_tokens[level],
+                load.duration_s[level],
+            )
             if not num_forwards or self._seen.get(level) == key:
                 continue
             self._seen[level] = key

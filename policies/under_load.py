@@ -37,7 +37,7 @@ import numpy as np
 from ..base.errors import check_least, check_within
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from ..decoding.seen import Observation, SeenLoad
+from ..decoding.seen import Observation, ServerLoad
 from ..decoding.steps import Draft, Outcome, Step, Verify
 from .about import About, say_runs
 from .blocks import (
@@ -160,7 +160,7 @@ class Autotune:
             self._reset()
             self.resets += 1
 
-    def _pick(self, load: SeenLoad) -> int:
+    def _pick(self, load: ServerLoad) -> int:
         """The arm of a round: one to try, sometimes a random one, else that of the turn."""
         untried = next((arm for arm, begun in enumerate(self._begun) if begun < self._trial), None)
         if untried is not None:
@@ -173,7 +173,7 @@ class Autotune:
                 return self._rng.randrange(len(self._begun))
         return self._preferred
 
-    def _rate(self, value: RoundWork, load: SeenLoad) -> float:
+    def _rate(self, value: RoundWork, load: ServerLoad) -> float:
         """Tokens per second if all running requests played an arm; 0 until a round of it has ended."""
         if not value.tokens:
             return 0.0
@@ -275,7 +275,7 @@ class Goodput(DraftedBlocks):
             if not self._free:
                 self._to_read.end(outcome.request_id, outcome.num_emitted)
 
-    def _choose(self, load: SeenLoad) -> int:
+    def _choose(self, load: ServerLoad) -> int:
         """Set the window of the turn; returns that of the request that begins it."""
         most = self._draft.tokens
         fed, draft_s = load.new_tokens[self._drafter], load.duration_s[self._drafter]

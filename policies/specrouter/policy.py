@@ -20,7 +20,7 @@ from math import inf
 from typing import ClassVar
 
 from ...decoding.pool import Pool
-from ...decoding.seen import Observation, PendingToken, SeenLoad
+from ...decoding.seen import Observation, PendingToken, ServerLoad
 from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
 from ..about import About, Observable
 from ..estimates import PerformanceProfiler
@@ -55,7 +55,7 @@ class OperationTimer:
         self._fed = 0
         self._longest = 0
 
-    def settle(self, load: SeenLoad, *, begins: bool) -> None:
+    def settle(self, load: ServerLoad, *, begins: bool) -> None:
         """At a decision: the next row is of another operation, and the load holds the target's latest.
 
         `begins`: it is the first decision of a request, so that an operation of the target has read the end of its

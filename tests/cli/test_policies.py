@@ -401,19 +401,6 @@ def test_a_law_that_raises_or_is_none_names_request_and_step(mine, command, law,
     assert told in said
 
 
-@pytest.mark.parametrize("kind", [*QUICK, "simulate"])
-def test_no_policy_changes_the_load_that_all_requests_share(mine, command, kind):
-    """It would change what the next ones decide, and the counts of the run itself."""
-    for change, told in (
-        ("num_running = 77", "AttributeError"),
-        ("batch[0] += 1", "TypeError"),
-        ("x = 1", "AttributeError"),
-    ):
-        said = refused(*command(kind), mine(decide=f"seen.load.{change}"))
-        assert f": decide raised {told}(" in said
-        assert said.endswith(" (my_policy.py:11)")
-
-
 def test_the_deepest_line_of_the_users_own_file(mine, command, tmp_path, monkeypatch):
     """Neither the caller's nor that of the library below, and the same in a policy made of others or elsewhere."""
     mine(load="def read(): import json; json.loads('{')", decide="read()")
@@ -536,9 +523,11 @@ def test_what_the_check_refuses(mine):
         ("runs=frozenset({'target'})", "", "draft is not among the members that `About.runs` names: target"),
         ("target_alone=True", "", "its `about` says target_alone, and this is no step of the target alone"),
         ("by_pending=True", "width = 1 + len(seen.request_id) % 2", "says by_pending, and it took another step where"),
+        ("", "seen.load.num_running = 77", "decide changed seen.load, which belongs to all requests"),
+        ("", "seen.load.batch[0] += 1", "decide changed seen.load, which belongs to all requests"),
     ],
 )
-def test_the_check_holds_a_policy_to_what_it_says(mine, tmp_path, says, decide, told):
+def test_the_check_holds_a_policy_to_what_it_says_and_may_do(mine, tmp_path, says, decide, told):
     """Where a world takes its word, another step gave other figures in silence."""
     mine()
     with (tmp_path / "my_policy.py").open("a") as file:
