@@ -99,7 +99,9 @@ def test_copies_are_those_of_the_loop(length, more, tokens, batch):
         one_request(lengths, {}, request_id=name, prompt=text[:6], prompt_tokens=6, output=text[:length])
         for name in ("r0", "r1")
     ]
-    check(RoundsTables(recording_of(*requests)), f"ngram,tokens={tokens}", batch=batch)
+    tables, policy = RoundsTables(recording_of(*requests)), f"ngram,tokens={tokens}"
+    assert not looped(tables, policy)
+    check(tables, policy, batch=batch)
 
 
 # By the round, with its forwards or with seconds a token in their place; and the whole draft in one forward.
