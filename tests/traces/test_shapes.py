@@ -242,7 +242,7 @@ KNOWN_WORDS = {"instruct", "chat", "base", "thinking", "coder", "math", "meta", 
 
 
 def shape(name, layers, submodel_of=None):
-    size = {"parameters": 400 + 100 * layers, "layers": layers, "hidden_size": 8, "kv_bytes_per_token": 4 * layers}
+    size = {"parameters": 400 + 100 * layers, "layers": layers, "hidden_size": 64, "kv_bytes_per_token": 4 * layers}
     return ModelInfo(name=name, dtype="float32", submodel_of=submodel_of, **size)
 
 
