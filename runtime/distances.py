@@ -258,7 +258,7 @@ def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:
 
 
 def _entropy(log_probs: Tensor) -> float:
-    return float(ENTROPIES.round(entropies(log_probs.exp(), log_probs).cpu().numpy()))
+    return float(ENTROPIES.round(entropies(log_probs.softmax(dim=-1), log_probs).cpu().numpy()))
 
 
 def _rounded(log_probs: Tensor, token: int) -> tuple[float, float]:
