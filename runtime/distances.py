@@ -233,7 +233,7 @@ def law_of(session: Session, step: Verify, probs: Tensor, draft_probs: Tensor) -
     """`[V]` what a rule with `law` makes of the verifier's distribution and that of the token; raises as `ruled`."""
     rule: Any = step.rule
     try:
-        law: Tensor = rule.law(probs, draft_probs)
+        law = torch.as_tensor(rule.law(probs, draft_probs), device=probs.device)  # an array of numpy's, too
         if law.shape != probs.shape or not (law.min() >= 0 and abs(law.sum() - 1) <= LAW_OFF):
             got = f"{tuple(law.shape)} that add up to {float(law.sum()):g}, at least {float(law.min()):g}"
             raise ValueError(f"law must return probabilities of all {len(probs):,} tokens, got {got}")
