@@ -255,9 +255,9 @@ class AtRate:
 
     @property
     def gain_open(self) -> list[str]:
-        """Policies that may gain or lose over the target alone, within the cost's range."""
+        """Policies that may gain or lose over the target alone, within the cost's range; not who does as it does."""
         found = {row.about.policy: self.gain_range(row) for row in self.rows if row is not self.alone}
-        return [policy for policy, ends in found.items() if ends is not None and ends[0] <= 1 <= ends[1]]
+        return [policy for policy, ends in found.items() if ends is not None and ends[0] <= 1 <= ends[1] != ends[0]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -138,7 +138,8 @@ class WhatIf(Printed):
             said.append(not_told_apart(names, "no change", seeds=max(map(len, logs)), enough=enough))
         certain = [one for one, _ in known if one not in open_to]
         ranges = [(one.name, self.range_of_cost(one, LEADING)) for one in certain]
-        by_cost = [name for name, ends in ranges if ends is not None and ends[0] <= 1 <= ends[1]]
+        # Ends are alike where a change does nothing, which is certain.
+        by_cost = [name for name, ends in ranges if ends is not None and ends[0] <= 1 <= ends[1] != ends[0]]
         said += [f"{', '.join(by_cost)} cannot be told apart from no change by this cost"] if by_cost else []
         term = self.term(LEADING)
         return said if term is None else [*said, _of_term(term)]

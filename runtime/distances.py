@@ -233,7 +233,7 @@ def law_of(session: Session, step: Verify, probs: Tensor, draft_probs: Tensor) -
     """`[V]` what a rule with `law` makes of the verifier's distribution and that of the token; raises as `ruled`."""
     rule: Any = step.rule
     try:
-        law: Tensor = rule.law(probs, draft_probs)
+        law = torch.as_tensor(rule.law(probs, draft_probs), device=probs.device)  # an array of numpy's, too
         if law.shape != probs.shape or not (law.min() >= 0 and abs(law.sum() - 1) <= LAW_OFF):
             got = f"{tuple(law.shape)} that add up to {float(law.sum()):g}, at least {float(law.min()):g}"
             raise ValueError(f"law must return probabilities of all {len(probs):,} tokens, got {got}")
@@ -258,7 +258,7 @@ def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:
 
 
 def _entropy(log_probs: Tensor) -> float:
-    return float(ENTROPIES.round(entropies(log_probs.exp(), log_probs).cpu().numpy()))
+    return float(ENTROPIES.round(entropies(log_probs.softmax(dim=-1), log_probs).cpu().numpy()))
 
 
 def _rounded(log_probs: Tensor, token: int) -> tuple[float, float]:

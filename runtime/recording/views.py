@@ -81,7 +81,8 @@ _NEVER = -800.0
 
 def entropies(probs: Tensor, log_probs: Tensor) -> Tensor:
     """`[...]` entropy of distributions `[..., V]`, nats, from both forms of them; 0 log 0 is 0."""
-    mean: Tensor = torch.linalg.vecdot(probs, log_probs.clamp(min=_NEVER))
+    # Not `vecdot`, which adds those of one distribution in another order.
+    mean: Tensor = (probs * log_probs.clamp(min=_NEVER)).sum(dim=-1)
     return -mean
 
 

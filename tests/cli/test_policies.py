@@ -392,6 +392,7 @@ def test_a_rule_or_a_stop_that_raises_or_says_nothing_names_request_and_step(min
         ),
         ("return draft_probs[1:]", "law must return probabilities of all 1,536 tokens, got (1535,) that add up to"),
         ("return 2 * draft_probs - target_probs", "that add up to 1, at least -"),
+        ("return [1.0]", "of all 1,536 tokens, got (1,) that add up to 1, at least 1"),
     ],
 )
 def test_a_law_that_raises_or_is_none_names_request_and_step(mine, command, law, told):
@@ -399,6 +400,11 @@ def test_a_law_that_raises_or_is_none_names_request_and_step(mine, command, law,
     said = refused(*command("drawn"), mine(load=rule, decide=MAD))
     assert said.startswith(f"policy {MINE}, request a, step Verify(model='target', rule=")
     assert told in said
+
+
+def test_a_law_may_be_an_array(mine, command):
+    rule = f"{RULE}def accepts(self, facts): return facts.same\n    def law(self, target, _): return target.numpy()"
+    done(*command("drawn"), mine(load=rule, decide=MAD))
 
 
 def test_the_deepest_line_of_the_users_own_file(mine, command, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.runtime.coupled_noise import RequestNoise
-from paceline.runtime.recording.views import scores, total_variation, view
+from paceline.runtime.recording.views import entropies, scores, total_variation, view
 from paceline.runtime.state import signals
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Sampling
@@ -50,6 +50,14 @@ def test_signals_of_a_part_of_the_vocabulary(given):
     assert np.allclose(np.log([each.prob for each in found]), np.log(own), atol=LOG_PROBS.step)
     assert np.allclose([each.entropy for each in found], entropy(probs, axis=-1), atol=ENTROPIES.step)
     assert np.allclose([each.gap for each in found], best[:, -1] - best[:, -2], atol=UNITS.step)
+
+
+def test_the_entropy_of_one_distribution_is_that_among_many():
+    """A rule sees one, a recording was made of many."""
+    log_probs = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 4096))).float().log_softmax(dim=-1)
+    probs = log_probs.softmax(dim=-1)
+    each = [entropies(*both) for both in zip(probs, log_probs, strict=True)]
+    assert torch.equal(torch.stack(each), entropies(probs, log_probs))
 
 
 def test_ties_go_to_the_first_token_and_are_counted():

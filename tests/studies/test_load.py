@@ -78,6 +78,13 @@ def test_one_run_has_the_fast_and_the_slow_end():
     assert measured.to_json()["rows"][0]["range"] == {}
 
 
+def test_who_does_as_the_target_alone_is_not_left_open_by_the_cost():
+    policies = ["plain", "per-tag,math=draft:4/target,default=plain"]
+    found = compare_under_load("pico", policies, workload=f"{LOAD},tag=code", **LARGE)
+    assert any("did exactly as well as" in line for line in found.lines())
+    assert not any("by this cost" in line for line in found.lines())
+
+
 def test_who_cannot_be_told_apart_by_the_cost_is_named(found):
     (at_rate,) = found.rates
     open_to = [

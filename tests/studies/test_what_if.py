@@ -80,6 +80,13 @@ def test_a_change_that_the_cost_leaves_open_is_told_from_none_by_no_seeds():
     assert found.range_of_cost(bare, "in_system_s") is None  # published peaks have none
 
 
+def test_a_change_that_does_nothing_is_not_left_open_by_the_cost():
+    models = ["target=llama-3.1-8b", "draft=llama-3.2-1b"]
+    found = paceline.what_if(LOAD, "plain", ["draft.seconds=0.5x"], **ASKED, models=models)
+    assert found.range_of_cost(found.runs[0], "in_system_s") == (1.0, 1.0)
+    assert not any("by this cost" in line for line in found.lines())
+
+
 def test_without_prefix_caches_every_prompt_is_read():
     found = paceline.what_if(SHARED, "plain", ["prefix_cache=off", "policy=draft:2/target"], **ASKED)
     name = "members_target_cached_prompt_share"
