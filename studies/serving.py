@@ -296,7 +296,8 @@ def _check_device(cluster: Cluster, replay: Setting) -> None:
         rule = f"must be left out, or the device of `cluster`, {others[0]}: its memory and its seconds go together"
         raise ArgumentError(f"`{option}` {rule}, got {given}")
     splits = sorted({replica.tensor_parallel for replica in cluster.replicas})
-    if isinstance(innermost(cost), RooflineCost | KernelCost) and splits != [replay.tensor_parallel]:
+    of_a_device = replay.on is not None or isinstance(innermost(cost), RooflineCost | KernelCost)
+    if of_a_device and splits != [replay.tensor_parallel]:
         rule = f"must be that of every replica of {cluster.name} ({', '.join(map(str, splits))}), or `cost` be left out"
         raise ArgumentError(f"`tensor_parallel` {rule}: memory and seconds go together, got {replay.tensor_parallel}")
 

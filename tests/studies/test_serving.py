@@ -391,6 +391,8 @@ def test_the_seconds_of_one_device_beside_the_memory_of_another_are_refused(tmp_
     rule = r"`tensor_parallel` must be that of every replica of two \(2\), or `cost` be left out: .* got 1"
     with pytest.raises(ValueError, match=rule):
         simulate(**asked, cost="h100")
+    with pytest.raises(ValueError, match=rule):
+        simulate(**asked, cost="cpu", on="h100", measured_on="a100-80gb", extrapolate=True)
     assert simulate(**asked, cost="h100", tensor_parallel=2).log.meta.about.cluster == "two"
     kernels = f"kernels:{kernel_folders.folder(tmp_path / 'h100')}"
     for cluster in ("h100", "h100-sxm"):
