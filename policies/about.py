@@ -129,6 +129,8 @@ _READ: dict[str, tuple[object, Callable[[object], bool], str]] = {
     "trees": ((), _are_trees, "a tuple of DraftTree"),
     "named_tags": (frozenset(), lambda value: isinstance(value, Set), "a set"),
 }
+# Those that are no methods: a wrapper of a policy hands them on.
+DECLARED = tuple(name for name, read in _READ.items() if read is not _A_VERB)
 
 
 def check_declared(policy: object, name: str) -> None:

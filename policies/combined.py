@@ -15,7 +15,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import Commit, Outcome, Step, Verify
-from .about import OWN, About, about_of, members_run_by
+from .about import DECLARED, OWN, About, about_of, members_run_by
 from .blocks import RunningRatio
 from .estimates import MemberSeconds
 from .fixed import Chain
@@ -197,7 +197,7 @@ class OnlyLossless:
     def __init__(self, policy: Policy, about: About | None = None) -> None:
         self.wrapped = policy
         self.about = about
-        for name in ("most_pending", "most_off_trunk", "trees", "named_tags"):  # which worlds read
+        for name in DECLARED:
             if hasattr(policy, name):
                 setattr(self, name, getattr(policy, name))
 

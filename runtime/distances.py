@@ -164,7 +164,7 @@ def without_room(error: KVMemoryError | None) -> Failed | Deferred:
     return Deferred("KV memory is short") if error is None else Failed(error)
 
 
-LAW_OFF = 1e-3  # by which the probabilities of a law may miss 1, for those made in float32
+_LAW_OFF = 1e-3  # by which the probabilities of a law may miss 1, for those made in float32
 Flags = NDArray[np.bool_]
 
 
@@ -234,7 +234,7 @@ def law_of(session: Session, step: Verify, probs: Tensor, draft_probs: Tensor) -
     rule: Any = step.rule
     try:
         law = torch.as_tensor(rule.law(probs, draft_probs), device=probs.device)  # an array of numpy's, too
-        if law.shape != probs.shape or not (law.min() >= 0 and abs(law.sum() - 1) <= LAW_OFF):
+        if law.shape != probs.shape or not (law.min() >= 0 and abs(law.sum() - 1) <= _LAW_OFF):
             got = f"{tuple(law.shape)} that add up to {float(law.sum()):g}, at least {float(law.min()):g}"
             raise ValueError(f"law must return probabilities of all {len(probs):,} tokens, got {got}")
         return law

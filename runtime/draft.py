@@ -71,26 +71,26 @@ def choose(
     written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
     tokens, scores = written.tolist(), best.tolist()
     asks = any(writing.ends is not None for writing in running)
-    said = _signals_of(rows, tokens, scores, executor.said.get(level)) if asks else [None] * len(tokens)
+    heard = _signals_of(rows, tokens, scores, executor.said.get(level)) if asks else [None] * len(tokens)
     going = []
     for index, (writing, row) in enumerate(zip(running, rows.unbind(), strict=True)):
         if not isfinite(scores[index]):
             writing.broken = True
-        elif writing.take(tokens[index], row, said[index]):
+        elif writing.take(tokens[index], row, heard[index]):
             going.append(index)
     executor.phases.sampling_s += executor.clock.now_s() - start_s
     return going, written
 
 
-def _signals_of(rows: Tensor, tokens: list[int], best: list[float], head: Tensor | None) -> list[Signal | None]:
-    """Signals of one token each from `[N, V]` distributions; None where they are not finite."""
-    said: list[Signal | None] = [None] * len(tokens)
+def _signals_of(rows: Tensor, tokens: list[int], best: list[float], said: Tensor | None) -> list[Signal | None]:
+    """Signals of one token each from `[N, V]` distributions; None where they are not finite. `said` as in `signals`."""
+    heard: list[Signal | None] = [None] * len(tokens)
     known = [index for index, score in enumerate(best) if isfinite(score)]
     if known:
         chosen = rows if len(known) == len(tokens) else rows[known]
-        for index, signal in zip(known, signals(chosen, [tokens[index] for index in known], head), strict=True):
-            said[index] = signal
-    return said
+        for index, signal in zip(known, signals(chosen, [tokens[index] for index in known], said), strict=True):
+            heard[index] = signal
+    return heard
 
 
 class ForeignDrafter:
@@ -336,10 +336,10 @@ class DraftProcessor:
         if level in self._foreign:
             tokens = self._foreign[level].drafted(item, writing)
             return self._without_distribution(session, tokens)
-        said: Sequence[Signal | None] = writing.signals or [None] * len(writing.tokens)
+        heard: Sequence[Signal | None] = writing.signals or [None] * len(writing.tokens)
         views = [
             PendingView(token, row, signal)
-            for token, row, signal in zip(writing.tokens, writing.rows, said, strict=True)
+            for token, row, signal in zip(writing.tokens, writing.rows, heard, strict=True)
         ]
         return Drafted(writing.tokens, [writing.state.add(view) for view in views])
 
