@@ -42,7 +42,7 @@ class OpDistances:
 
     __slots__ = ("_found", "_logits", "_rows")
 
-    def __init__(self, logits: Tensor, rows: Sequence[Judgement]) -> None:
+    def __init__(self, logits: Tensor, rows: list[Judgement]) -> None:
         self._logits: Tensor | None = logits
         self._rows = rows
         self._found: list[list[float]] = []
@@ -51,8 +51,14 @@ class OpDistances:
         """`[K]` of one request."""
         if self._logits is not None:
             self._found = self._distances(self._logits)
-            self._logits, self._rows = None, ()  # frees the distributions
+            self._logits, self._rows = None, []  # frees the distributions
         return self._found[number]
+
+    def cut(self, number: int, count: int) -> None:
+        """Those of one request after the first `count` are not read any more."""
+        if self._logits is not None:
+            start, endorsed, own = self._rows[number]
+            self._rows[number] = Judgement(start, endorsed[:count], own[:count])
 
     def _distances(self, logits: Tensor) -> list[list[float]]:
         found = [[0.0 if own else nan for own in row.own] for row in self._rows]
@@ -68,9 +74,8 @@ class OpDistances:
         run = contexts[-1] - contexts[0] + 1 == len(contexts)
         verifiers = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
         theirs = stacked_on(logits.device, [endorsed for _, _, endorsed in places])
-        # One softmax for both, as on a few rows the calls cost more than the arithmetic.
-        drafted, judged = torch.cat([theirs, verifiers]).softmax(dim=-1).chunk(2)
-        sums: list[float] = (drafted - judged).abs_().sum(dim=-1).tolist()
+        # In place and without joining the two: new memory of this size costs more than the arithmetic.
+        sums: list[float] = theirs.softmax(dim=-1).sub_(verifiers.softmax(dim=-1)).abs_().sum(dim=-1).tolist()
         for (number, index, _), value in zip(places, sums, strict=True):
             # As `total_variation`. A context without finite logits fails its request, so its distance does not matter.
             found[number][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))
@@ -113,15 +118,16 @@ class LazyNumbers(Sequence[float]):
 
 
 class Distances(LazyNumbers):
-    """The first distances of one request."""
+    """The first distances of one request. Mutated by `cut`."""
 
     def __init__(self, op: OpDistances, number: int, count: int) -> None:
         super().__init__(count)
         self._op, self._number = op, number
 
-    def first(self, count: int) -> "Distances":
-        """The first `count` of them."""
-        return Distances(self._op, self._number, min(count, self._count))
+    def cut(self, count: int) -> None:
+        """Keep the first `count`: none after them is worked out, as the verdict refused their tokens."""
+        self._count = min(count, self._count)
+        self._op.cut(self._number, self._count)
 
     def values(self) -> Sequence[float]:
         """See `LazyNumbers`."""

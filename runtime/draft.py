@@ -337,8 +337,9 @@ class DraftProcessor:
             tokens = self._foreign[level].drafted(item, writing)
             return self._without_distribution(session, tokens)
         heard: Sequence[Signal | None] = writing.signals or [None] * len(writing.tokens)
+        said = self._executor.said.get(level)
         views = [
-            PendingView(token, row, signal)
+            PendingView(token, row, said, signal)
             for token, row, signal in zip(writing.tokens, writing.rows, heard, strict=True)
         ]
         return Drafted(writing.tokens, [writing.state.add(view) for view in views])

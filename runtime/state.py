@@ -61,22 +61,25 @@ class PendingView:
 
     Mutated when a verifier accepts the token. `drafter` is `[V]` of the member that wrote it, at the context before it;
     None if it has no distribution over these tokens (prompt lookup, or another tokenizer). `judge` is the same of the
-    member whose distribution the token now follows.
+    member whose distribution the token now follows. `said` are the tokens that the drafter may write, as in `signals`.
     """
 
-    __slots__ = ("_signal", "drafter", "judge", "token")
+    __slots__ = ("_said", "_signal", "drafter", "judge", "token")
 
-    def __init__(self, token: int, drafter: Tensor | None, signal: Signal | None = None) -> None:
+    def __init__(
+        self, token: int, drafter: Tensor | None, said: Tensor | None = None, signal: Signal | None = None
+    ) -> None:
         self.token = token
         self.drafter = drafter
         self.judge = drafter
+        self._said = said
         self._signal = signal
 
     def signal(self) -> Signal:
         """The drafter's signal of the token; computed at the first call, NaN without a distribution."""
         if self._signal is None:
             drafter = self.drafter
-            self._signal = NO_SIGNAL if drafter is None else signals(drafter[None], [self.token])[0]
+            self._signal = NO_SIGNAL if drafter is None else signals(drafter[None], [self.token], self._said)[0]
         return self._signal
 
 

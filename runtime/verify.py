@@ -152,7 +152,8 @@ class VerifyProcessor:
         """Note the accepted tokens' endorser, and roll every cache back to them."""
         accepted, own_token, escalated, laws = verdict
         always = self._executor.sampler.rewrites
-        own = PendingView(own_token, logits[judging.start + accepted])
+        said = None if laws is not None else self._executor.said.get(level)
+        own = PendingView(own_token, logits[judging.start + accepted], said)
         if laws is not None:
             for view, law in zip([*row.views[:accepted], own], laws, strict=True):
                 view.judge = law
@@ -163,5 +164,5 @@ class VerifyProcessor:
                     view.judge = logits[judging.start + index]
         by_target = level == len(self._members) - 1
         self._rollback.after(row.state, row.session.num_prompt + judging.position + accepted, by_target=by_target)
-        tvd = judging.distances.first(accepted + 1)
-        return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
+        judging.distances.cut(accepted + 1)
+        return Judged(accepted, own_token, row.state.add(own), judging.distances, escalated=escalated)

@@ -99,27 +99,32 @@ class Looked(torch.Tensor):
         return super().__getitem__(index)
 
 
-def test_distances_read_like_a_tuple_and_are_worked_out_by_the_first_look():
+def test_distances_read_like_a_tuple_and_those_left_are_worked_out_by_the_first_look():
     """Of two requests: a token that the verifier wrote itself and one without distribution; then all kinds."""
     equal, far, broken = torch.tensor([[0.0, 0.0], [5.0, -5.0], [nan, 0.0]])
     verifier = torch.zeros(7, 2)
     verifier[4] = torch.tensor([-5.0, 5.0])
-    rows = [Judgement(0, [far, None], [True, False]), Judgement(3, [equal, far, broken], [False] * 3)]
+    rows = [Judgement(0, [far, None], [True, False]), Judgement(3, [equal, far, broken, equal], [False] * 4)]
     op, Looked.looks = OpDistances(verifier.as_subclass(Looked), rows), 0
-    first, second = Distances(op, 0, 2), Distances(op, 1, 3)
-    assert (len(second), len(second.first(2)), Looked.looks) == (3, 2, 0)
+    first, second = Distances(op, 0, 2), Distances(op, 1, 4)
+    second.cut(3)
+    first.cut(9)
+    assert (len(first), len(second), Looked.looks) == (2, 3, 0)
     values = tuple(second)
+    assert len(op.of(1)) == 3  # the fourth was not worked out
     assert values == pytest.approx((0.0, 1.0, 1.0), abs=1e-3)  # without finite logits the request fails anyway
     assert first[0] == 0.0
     assert isnan(first[1])
     assert Looked.looks == 1
     assert second == values
-    assert (second[-1], second[:2], tuple(second.first(2))) == (values[-1], values[:2], values[:2])
-    assert second.first(9) == values
+    assert (second[-1], second[:2]) == (values[-1], values[:2])
     assert (repr(second), hash(second)) == (repr(values), hash(values))
-    for row, index in ((second, 3), (second.first(1), 1)):
-        with pytest.raises(IndexError):
-            row[index]
+    with pytest.raises(IndexError):
+        second[3]
+    second.cut(1)
+    assert tuple(second) == values[:1]
+    with pytest.raises(IndexError):
+        second[1]
 
 
 # -- what breaks one request
