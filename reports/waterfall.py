@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..decoding.results import VERIFY
 from ..runs.log import RunLog
@@ -19,6 +20,7 @@ LOSSES = {
     "acceptance": "what is drafted is refused",
     "drafting": "the members below the target take time",
     "width": "the target takes longer for several tokens than for one",
+    "batch": "the target's steps have other rows in them than alone",
     "rest": "deciding and waiting",
 }
 UNKNOWN = "not known where token trees are drafted, or no round is run"
@@ -48,6 +50,9 @@ class Spent(SpentInRounds):
     tokens: int  # emitted
     duration_s: float  # of the run
     prompts_s: float  # of the target's forwards that read prompts
+    # Forwards of the target that read no prompt, by requests in them: how many, mean tokens held, and mean seconds.
+    by_rows: Mapping[int, tuple[int, float, float]]
+    held_s: float  # seconds of a further token held, among forwards of as many requests
 
     @classmethod
     def of(cls, log: RunLog) -> Self:
@@ -64,6 +69,9 @@ class Spent(SpentInRounds):
         # A request that is judged while others read takes what those take that are judged alone.
         row_s = seconds[judged].sum() / max(1, rows[judged].sum())
         beside_s = np.minimum(rows[read] * row_s, seconds[read]).sum()
+        text = log.requests["prompt_tokens"][steps["request"]] + sums_before(steps["request"], steps["emitted"])
+        held = np.bincount(steps["op"][rounds], text[rounds] - 1, len(seconds))
+        by_rows, held_s = _by_rows(rows[judged], held[judged], seconds[judged])
         return cls(
             tokens=int(steps["emitted"].sum()),
             in_rounds=int(steps["emitted"][steps["prefill"] == 0].sum()),
@@ -74,7 +82,51 @@ class Spent(SpentInRounds):
             prompts_s=float(seconds[read].sum() - beside_s),
             target_s=float(seconds[judged].sum() + beside_s),
             below_s=float(seconds[~at_target].sum()),
+            by_rows=by_rows,
+            held_s=held_s,
         )
+
+    def narrow_s(self, alone: Self) -> float:
+        """Of `target_s`, what is left if a forward took what one of the target alone did with as many requests.
+
+        Their seconds are a line in the tokens held. By requests they are linear between counts that `alone` has, and
+        beyond these rise as from its least count to its most.
+        """
+        count, own_rows, own_held, own_s = _columns(self)
+        _, rows, held, taken_s = _columns(alone)
+        bare_s = taken_s - alone.held_s * held
+        slope_s = (bare_s[-1] - bare_s[0]) / max(1, rows[-1] - rows[0])
+        narrow_s = np.interp(own_rows, rows, bare_s - slope_s * rows) + slope_s * own_rows + alone.held_s * own_held
+        return self.target_s * float(count @ narrow_s) / float(count @ own_s)
+
+
+def _columns(spent: Spent) -> NDArray[np.float64]:
+    """`[4, R]` forwards, requests in each, mean tokens held, mean seconds."""
+    rows = [(count, rows, held, taken_s) for rows, (count, held, taken_s) in sorted(spent.by_rows.items())]
+    return np.array(rows, dtype=np.float64).T
+
+
+def _by_rows(
+    rows: NDArray[np.int64], held: NDArray[np.float64], seconds: NDArray[np.float64]
+) -> tuple[dict[int, tuple[int, float, float]], float]:
+    """As of `Spent`, from `[N]` forwards."""
+    known, place, count = np.unique(rows, return_inverse=True, return_counts=True)
+    mean_held, mean_s = (np.bincount(place, each) / count for each in (held, seconds))
+    more_held, longer_s = held - mean_held[place], seconds - mean_s[place]
+    varies = float(more_held @ more_held)
+    by_rows = zip(known.tolist(), zip(count.tolist(), mean_held.tolist(), mean_s.tolist(), strict=True), strict=True)
+    return dict(by_rows), float(more_held @ longer_s) / varies if varies else 0.0
+
+
+def sums_before(groups: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each row the sum of earlier values of the same group."""
+    order = np.argsort(groups, kind="stable")
+    sums = np.cumsum(values[order]) - values[order]
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    sums -= np.repeat(sums[starts], np.diff(np.append(starts, len(order))))
+    found = np.empty_like(sums)
+    found[order] = sums
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,27 +161,28 @@ class Why:
 def waterfall_of(run: Spent, alone: Spent) -> Waterfall | None:
     """Where the gain of a run over the target alone goes; None if no round was run, or all answers end at once.
 
-    A run is priced five times, and the decrease of the speed-up at a price is the loss by what it adds:
+    A run is priced six times, and the decrease of the speed-up at a price is the loss by what it adds:
 
     - perfect: all that the target judged is kept, and what lossy policies commit without it, so it is called T / (1 +
       (judged + committed) / C) times, each for what a token of the target alone took, and nothing else takes any time
       but reading prompts.
     - acceptance: it is called as often as it was.
     - drafting: the members below take what they took.
-    - width: the target takes what it took.
+    - width: it takes longer by what its forwards took more than those of the target alone with as many requests.
+    - batch: it takes what it took.
     - rest: everything the run took: deciding and waiting. If members ran at the same time it can be a gain.
     """
-    if not (run.calls and alone.calls):
+    if not (run.by_rows and alone.by_rows):
         return None
     each_s = alone.target_s / alone.calls
     perfect_s = run.prompts_s + run.perfect_s(each_s)
     called_s = run.prompts_s + each_s * run.calls
     drafted_s = called_s + run.below_s
+    wide_s = drafted_s + run.target_s - run.narrow_s(alone)
     busy_s = run.prompts_s + run.target_s + run.below_s
     alone_rate = alone.tokens / alone.duration_s
-    speed_ups = [
-        run.tokens / seconds / alone_rate for seconds in (perfect_s, called_s, drafted_s, busy_s, run.duration_s)
-    ]
+    prices_s = (perfect_s, called_s, drafted_s, wide_s, busy_s, run.duration_s)
+    speed_ups = [run.tokens / seconds / alone_rate for seconds in prices_s]
     found = waterfall(speed_ups, LOSSES)
     # T tokens in T / length rounds take, after the prompts, what the target alone takes for as many tokens.
     left_s, round_s = run.tokens / alone_rate - run.prompts_s, (run.duration_s - run.prompts_s) / run.calls

@@ -18,7 +18,7 @@ from ..runs.log import Columns
 from ..runs.operations import READ, KeptOperations
 from ..runs.serving import ServingLog
 from ..traces.workloads.arrival import PS_PER_S
-from .waterfall import LOSSES, SpentInRounds, Waterfall, waterfall
+from .waterfall import LOSSES, SpentInRounds, Waterfall, sums_before, waterfall
 
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
@@ -171,10 +171,10 @@ def _held(log: ServingLog) -> Times:
     kept, requests = log.operations, log.requests
     assert kept is not None
     rows, request = kept.rows, kept.rows["request"]
-    text = requests["prompt_tokens"][request] + _before(request, rows["emitted"])
+    text = requests["prompt_tokens"][request] + sums_before(request, rows["emitted"])
     admission = _admissions(log, kept)
     read = np.where(rows["kind"] == READ, rows["tokens"], 0)
-    before = _before(admission, read)
+    before = sums_before(admission, read)
     _, place = np.unique(admission, return_inverse=True)
     of_admission = np.bincount(place, weights=read).astype(np.int64)[place]
     is_whole = np.bincount(place, weights=rows["emitted"])[place] > 0
@@ -192,14 +192,3 @@ def _admissions(log: ServingLog, kept: KeptOperations) -> Times:
     found = np.empty(len(request), dtype=np.int64)
     found[order] = np.cumsum(ends[order])
     return (request * (num_preempted + 1) + found)[:size]
-
-
-def _before(requests: Times, values: Times) -> Times:
-    """For each row the sum of earlier values of the same request."""
-    order = np.argsort(requests, kind="stable")
-    sums = np.cumsum(values[order]) - values[order]
-    starts = np.flatnonzero(np.diff(requests[order], prepend=-1))
-    sums -= np.repeat(sums[starts], np.diff(np.append(starts, len(order))))
-    found = np.empty_like(sums)
-    found[order] = sums
-    return found

@@ -31,15 +31,18 @@ class KernelTable(NamedTuple):
 
     folder: str
     name: str
-    points: tuple[str, ...]  # columns of the size; seconds are read along the last one
+    points: tuple[str, ...]  # columns of the size, >= 1; seconds are read along the last one
+    # Bounds of the fastest row of a kernel, in milliseconds, ten times beyond what was published: in other units a
+    # table is not within them.
+    fastest_ms: tuple[float, float] = (1e-4, 1.0)
 
 
 GEMM = KernelTable("gemm", "gemm_perf", ("n", "k", "m"))
 PROMPTS = KernelTable("attention", "context_attention_perf", ("batch_size", "isl"))
 DECODING = KernelTable("attention", "generation_attention_perf", ("batch_size", "step"))
-EXPERTS = KernelTable("moe", "moe_perf", ("num_tokens",))
+EXPERTS = KernelTable("moe", "moe_perf", ("num_tokens",), (1e-3, 300.0))
 REDUCE = KernelTable("comm", "custom_allreduce_perf", ("message_size",))
-QUANTISING = KernelTable("quantize", "computescale_perf", ("k", "m"))
+QUANTISING = KernelTable("quantize", "computescale_perf", ("k", "m"), (0.0, 0.1))  # a difference of two kernels
 # Columns that older tables lack, and the value of all their rows.
 _OLDER = {"window_size": 0}
 # No product of the least size keeps a device busy for so long: above it the host was measured.
@@ -90,12 +93,14 @@ class KernelTables:
 
     Raises:
         ArgumentError: a folder without tables, or without those of the engine; also by `curves`, for missing rows.
-        TraceFormatError: by `curves`, a file that is not Parquet, lacks a column, or has a bad figure.
+        TraceFormatError: by `curves`, a file that is not Parquet, lacks a column, has a bad figure, latencies in other
+            units, or rows of another device.
     """
 
     def __init__(self, folder: Path, engine: str, *, extrapolate: bool = False) -> None:
         self.folder, self.engine, self.extrapolate = folder, engine, extrapolate
         self.versions: dict[str, None] = {}  # of the tables used
+        self._device = ""  # of all tables read
         self._read: dict[tuple[Path, tuple[str, ...]], pa.Table] = {}
         self._found: dict[tuple[str, str], dict[tuple[int, ...], Curve]] = {}
         asked = f"`cost` {KERNELS}{folder}"
@@ -114,8 +119,8 @@ class KernelTables:
     @property
     def hardware(self) -> str:
         """The device's name by its driver."""
-        held = self._table(self._newest_first(GEMM)[0], GEMM, ("device",))
-        return str(held["device"][0]) if len(held) else ""
+        self._table(self._newest_first(GEMM)[0], GEMM, ())
+        return self._device
 
     @property
     def beyond(self) -> tuple[str, ...]:
@@ -166,7 +171,7 @@ class KernelTables:
         try:
             schema = pq.read_schema(path)
             older = [each for each in keys if each in _OLDER and each not in schema.names]
-            wanted = [each for each in (*keys, *table.points, "latency") if each not in older]
+            wanted = [each for each in (*keys, *table.points, "latency", "device") if each not in older]
             for column in wanted:
                 if column not in schema.names:
                     raise TraceFormatError(path, "columns", f"must have {column}", ", ".join(schema.names))
@@ -176,6 +181,13 @@ class KernelTables:
         for column in table.points:
             if not pa.types.is_integer(schema.field(column).type) or held[column].null_count:
                 raise TraceFormatError(path, column, "must be whole numbers", str(schema.field(column).type))
+            if len(held) and (least := pc.min(held[column]).as_py()) < 1:
+                raise TraceFormatError(path, column, "must be >= 1", least)
+        for device in held["device"].unique().to_pylist():
+            if (self._device or device) != device:
+                raise TraceFormatError(path, "device", f"must be {self._device!r}, as in other rows", device)
+            self._device = device
+        held = held.drop_columns(["device"])
         return self._read.setdefault((path, keys), held)
 
     def _curves(self, path: Path, table: KernelTable, held: pa.Table, told: str) -> dict[tuple[int, ...], Curve]:
@@ -189,6 +201,10 @@ class KernelTables:
             raise TraceFormatError(
                 path, "latency", "must be milliseconds above 0", held["latency"].to_pylist()[wrong.argmax()]
             )
+        low_ms, high_ms = table.fastest_ms
+        if not low_ms <= (least_ms := float(seconds.min()) * 1e3) <= high_ms:
+            rule = f"must be milliseconds, {low_ms:g} to {high_ms:g} of the fastest row of {told.rpartition(' of ')[2]}"
+            raise TraceFormatError(path, "latency", rule, least_ms)
         if table is GEMM and seconds.min() > _HOST_S:
             least = f"{seconds.min() * 1e6:.0f} microseconds"
             raise ArgumentError(

@@ -115,7 +115,7 @@ class _Attention:
             raise ArgumentError(f"`tensor_parallel` must divide heads of attention, {parts.heads}, got {num_devices}")
         keys = {
             "num_heads": parts.heads // num_devices,
-            "num_key_value_heads": max(1, parts.kv_heads // num_devices),
+            "num_key_value_heads": ceil(parts.kv_heads / num_devices),
             "head_dim": parts.head_size,
             "window_size": 0,
             "attn_dtype": "bfloat16",
@@ -240,6 +240,18 @@ class _Member:
         return found
 
 
+# Tables' names by the format of weights and the units that multiply them, None: those of the model's dtype. "sq" is
+# SmoothQuant: both sides in int8.
+_QUANTISED: dict[tuple[str, str | None], str] = {
+    ("fp8", "fp8"): "fp8",
+    ("int8", "int8"): "sq",
+    ("int8", None): "int8_wo",
+    ("int4", None): "int4_wo",
+    ("nvfp4", "fp4"): "nvfp4",
+    ("mxfp4", None): "w4a16_mxfp4",
+}
+
+
 def _dtypes(tables: KernelTables, model: ModelInfo) -> tuple[str, str, str]:
     """Tables' names for the dtypes of (products outside layers, products in layers, experts)."""
     if model.dtype == "float32":
@@ -247,10 +259,16 @@ def _dtypes(tables: KernelTables, model: ModelInfo) -> tuple[str, str, str]:
     own, quantised = "bfloat16", model.quantised
     if quantised is None:
         return own, own, own
+    called = _QUANTISED.get((quantised.format, quantised.arithmetic))
+    if called is None:
+        units = quantised.arithmetic or model.dtype
+        raise ArgumentError(
+            f"cost {KERNELS}{tables.folder}: no table has weights in {quantised.format} multiplied in {units}, as of "
+            f"{model.name}; use another cost"
+        )
     # Scales of blocks add bytes to the weights; those of whole matrices are negligible.
-    blocks = quantised.format == "fp8" and quantised.bytes_per_parameter > 1
-    narrow = {"fp8": "fp8_block" if blocks else "fp8", "int8": "int8_wo", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
-    called = narrow.get(quantised.format, quantised.format)
+    if called == "fp8" and quantised.bytes_per_parameter > 1:
+        called = "fp8_block"
     routed = model.experts.all_parameters if model.experts is not None and quantised.experts else 0
     return own, called if quantised.parameters > routed else own, called if routed else own
 

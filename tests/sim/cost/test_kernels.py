@@ -158,10 +158,10 @@ def test_the_newest_version_that_has_rows_and_the_fastest_kernel(tmp_path):
 def test_tables_of_a_device_without_engine_and_older_ones(tmp_path):
     """Older attention tables have no windows; what was measured of engines elsewhere is said to be from there."""
     path = made.folder(tmp_path, heads=(16, 8))
-    rows = [row | {"device": "NVIDIA A100-SXM4-80GB"} for row in made.gemm()]
-    made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", rows)
+    device = {"device": "NVIDIA A100-SXM4-80GB"}
+    made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | device for row in made.gemm()])
     for name, rows in zip(("generation_attention_perf", "context_attention_perf"), made.attention(16, 8), strict=True):
-        old = [{key: value for key, value in row.items() if key != "window_size"} for row in rows]
+        old = [{key: value for key, value in row.items() if key != "window_size"} | device for row in rows]
         made.put(path, "attention", "vllm", "0.9.0", name, old)
     cost = cost_of(path, SHAPE.info("m"))
     assert cost.name == "kernels of a100-80gb (vllm)"
@@ -215,6 +215,30 @@ def test_quantised_weights_are_read_off_their_own_tables(tmp_path):
     assert seconds(plain, 1, held=255) - seconds(cost, 1, held=255) == pytest.approx(products * 2 / 3)
     with pytest.raises(ArgumentError, match=r"no rows of gemm_dtype nvfp4 .*; it has fp8, fp8_block, int4_wo"):
         cost_of(path, quantised("nvfp4").info("m"))
+
+
+def test_units_that_multiply_choose_the_table_too(tmp_path):
+    """Weights in int8 alone, and both sides in int8, are other kernels: on an H100 published ones differ threefold."""
+    path = made.folder(tmp_path, heads=(16, 8))
+    rows = [
+        row | {"latency": row["latency"] / by} for dtype, by in (("sq", 4), ("int8_wo", 2)) for row in made.gemm(dtype)
+    ]
+    made.put(path, "gemm", "vllm", "0.9.1", "gemm_perf", rows)
+    products = 3e-3 * sum(made.gemm_ms(*each, 1) for each in ((4096, 1024), (1024, 2048)) * 2)
+    plain, both = seconds(cost_of(path, SHAPE.info("m")), 1), quantised("int8").info("m")
+    alone = both.model_copy(update={"quantised": both.quantised.model_copy(update={"arithmetic": None})})
+    for model, by in ((both, 4), (alone, 2)):
+        assert plain - seconds(cost_of(path, model), 1) == pytest.approx(products * (1 - 1 / by))
+    mixed = both.model_copy(update={"quantised": both.quantised.model_copy(update={"format": "fp8"})})
+    with pytest.raises(ArgumentError, match="no table has weights in fp8 multiplied in int8, as of m; use another"):
+        cost_of(path, mixed)
+
+
+def test_heads_of_keys_and_values_are_split_whole(tmp_path):
+    path = made.folder(tmp_path, heads=(16, 4))  # on two devices 8 and 2
+    shape = replace(SHAPE, kv_heads=3)
+    held = [seconds(cost_of(path, shape.info("m"), given=[shape], tensor_parallel=2), 1, held=at) for at in (100, 200)]
+    assert held[1] - held[0] == pytest.approx(3 * (made.decoding_ms(1, 200, 2) - made.decoding_ms(1, 100, 2)) / 1e3)
 
 
 def test_trtllm_leaves_out_finding_scales(tmp_path):
@@ -376,6 +400,16 @@ def spoil(path, how):
         made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"gemm_dtype": 16} for row in rows])
     elif how == "infinite":
         made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"latency": float("inf")} for row in rows])
+    elif how in ("seconds", "microseconds"):
+        factor = {"seconds": 1e-3, "microseconds": 1e3}[how]
+        rows = [row | {"latency": factor * row["latency"]} for row in made.attention(16, 8)[0]]
+        made.put(path, "attention", "vllm", "0.9.0", "generation_attention_perf", rows)
+    elif how == "negative":
+        rows = [row | {"isl": -64} if row["isl"] == 64 else row for row in made.attention(16, 8)[1]]
+        made.put(path, "attention", "vllm", "0.9.0", "context_attention_perf", rows)
+    elif how == "another":
+        rows = [row | {"device": "NVIDIA H200"} for row in made.attention(16, 8)[1]]
+        made.put(path, "attention", "vllm", "0.9.0", "context_attention_perf", rows)
     elif how == "host":
         made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"latency": 0.05} for row in rows])
     elif how == "device":
@@ -397,6 +431,18 @@ def spoil(path, how):
         ("text", TraceFormatError, "gemm_perf.parquet: content: must be Parquet, got"),
         ("column", TraceFormatError, "gemm_perf.parquet: columns: must have n, got 'framework, version"),
         ("words", TraceFormatError, "gemm_perf.parquet: n: must be whole numbers, got 'string'"),
+        (
+            "seconds",
+            TraceFormatError,
+            "latency: must be milliseconds, 0.0001 to 1 of the fastest row of num_heads 16, ",
+        ),
+        (
+            "microseconds",
+            TraceFormatError,
+            "latency: must be milliseconds, 0.0001 to 1 of the fastest row of num_heads",
+        ),
+        ("negative", TraceFormatError, "context_attention_perf.parquet: isl: must be >= 1, got -64"),
+        ("another", TraceFormatError, "device: must be 'NVIDIA H100 80GB HBM3', as in other rows, got 'NVIDIA H200'"),
         ("numbered", TraceFormatError, "gemm_perf.parquet: gemm_dtype: must be as 'bfloat16', got 'int64'"),
         ("infinite", TraceFormatError, "gemm_perf.parquet: latency: must be milliseconds above 0, got inf"),
         (
