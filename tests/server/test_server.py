@@ -279,6 +279,12 @@ def test_a_client_that_leaves_frees_its_place_at_once(client, prompts, streams, 
             assert float(line.split()[-1]) == 0, line
 
 
+def test_without_max_tokens_a_completion_is_no_longer_than_allowed(models):
+    with serving(models, limits=RequestLimits(max_tokens=9)) as client:
+        asked = {"model": "pico", "prompt": "Once", "temperature": 0, "ignore_eos": True}
+        assert client.post("/v1/completions", asked).body["usage"]["completion_tokens"] == 9
+
+
 def test_beyond_the_queue_a_request_is_told_to_come_again(models, prompts):
     limits = RequestLimits(max_queue=1, max_tokens=200)
     with serving(models, limits=limits, policies=["plain"], max_batch=2) as client, ThreadPoolExecutor(1) as pool:
