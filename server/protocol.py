@@ -101,7 +101,7 @@ class StreamOptions(BaseModel):
 class _Asked(BaseModel):
     """What completions and chats have in common."""
 
-    # tokens of an answer without max_tokens, if so many are allowed; None: as many as are
+    # tokens of an answer without max_tokens, or what is allowed if that is fewer; None: what is allowed
     usual_tokens: ClassVar[int | None] = None
     model_config = ConfigDict(extra="forbid", strict=True)
 
