@@ -44,7 +44,7 @@ FindRateOption = Annotated[
     typer.Option(
         metavar="LIMITS",
         help="With --workload: find the highest rate at which each policy keeps these limits, as in 'p99_ttft < 1, "
-        "p99_tpot < 0.03'; mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e, queue, in seconds, or slo_share > 0.9.",
+        "p99_tpot < 30ms'; mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e, queue, in seconds, or slo_share > 0.9.",
     ),
 ]
 FromOption = Annotated[

@@ -16,6 +16,7 @@ from ..base.options import Opt, Secret, as_option, declared
 from ..decoding.rollouts import Rollouts, rollouts_of
 from ..decoding.seen import Start
 from ..reports.intervals import OverTags
+from ..reports.limits import seconds_of
 
 _MOST_DIGITS = 7
 MOST_IN_RANGE = 1000
@@ -123,11 +124,16 @@ def promised(slo: Sequence[str] | None) -> Mapping[str, float | Mapping[str, flo
         if colon and not name:
             raise ValueError(f"--slo must be [CLASS:]NAME=SECONDS,..., got {text!r}")
         parts.setdefault(name, []).extend(text[len(name + colon) :].split(","))
-    of_all = named_numbers("--slo", "SECONDS", parts.pop("", None))
+    of_all = _seconds("--slo", parts.pop("", ()))
     if both := sorted(of_all.keys() & parts):
         raise ValueError(f"--slo cannot promise {both[0]} to all where a class has that name, got {both[0]} as both")
-    of_classes = {name: named_numbers(f"--slo {name}:", "SECONDS", of_class) for name, of_class in parts.items()}
+    of_classes = {name: _seconds(f"--slo {name}:", of_class) for name, of_class in parts.items()}
     return {**of_all, **of_classes}
+
+
+def _seconds(option: str, texts: Sequence[str]) -> dict[str, float]:
+    found = named_texts(option, "SECONDS", texts)
+    return {name: seconds_of(text, name, f"{option} {name}") for name, text in found.items()}
 
 
 def _key(variable: str) -> str:

@@ -1,7 +1,7 @@
 """Limits on figures, as typed: "p99_ttft < 1, p99_tpot <= 0.03"; one grammar for every command.
 
 A figure has its name in `--json` and Parquet files (`ttft_s_p99`, `speed_up`), and a latency also the usual one,
-`p99_ttft`. Bounds are in the figure's own unit: seconds, shares, a number per second.
+`p99_ttft`. Bounds are in the figure's own unit: seconds, shares, a number per second; of a latency also 200ms or 30s.
 """
 
 import re
@@ -21,6 +21,8 @@ OF_LATENCY = {
 }
 TYPED = {figure: name for name, figure in OF_LATENCY.items()}
 SHARE = "slo_share"  # of requests that met every promise
+# By latency, the most seconds that a number without a unit stands for: more are likely milliseconds.
+_MOST_BARE = {"ttft": 10.0, "queue": 10.0, "tpot": 2.0, "itl": 2.0}
 _LIMIT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*")
 
 
@@ -97,20 +99,43 @@ def limits_of(text: str, known: Collection[str], *, argument: str) -> tuple[Limi
                 f"`{argument}` must be NAME < NUMBER, with <, <=, > or >=, as in 'p99_ttft < 1, p99_tpot < 0.03', "
                 f"got {part!r}"
             )
-        name, sign, bound = parts.groups()
+        name, sign, typed = parts.groups()
         figure = figure_named(name, known, argument=argument)
-        found.append(Limit(figure=figure, sign=sign, bound=_number(bound, name, argument)))
+        told = f"`{argument}` {name}"
+        bound = (
+            seconds_of(typed, figure.partition("_")[0], told)
+            if figure in TYPED
+            else _number(typed, typed, f"{told} must have a number as its bound")
+        )
+        found.append(Limit(figure=figure, sign=sign, bound=bound))
     return tuple(found)
 
 
-def _number(text: str, name: str, argument: str) -> float:
+def seconds_of(text: str, latency: str, told: str) -> float:
+    """The seconds of a bound: 0.2, 200ms or 30s.
+
+    Args:
+        text: as it was typed.
+        latency: ttft, tpot, ...
+        told: what has the bound, for errors.
+
+    Raises:
+        ArgumentError: no finite number; one without a unit that is large for seconds of this latency.
+    """
+    number = text.removesuffix("s").removesuffix("m") if text.endswith("s") else text
+    found = _number(number, text, f"{told} must have seconds as its bound, as in 0.2 or 200ms")
+    if number == text and found > (most := _MOST_BARE.get(latency, 100.0)):
+        raise ArgumentError(f"{told} must say its unit above {most:g}: {text}ms or {text}s, got {text}")
+    return found / 1e3 if text.endswith("ms") else found
+
+
+def _number(text: str, typed: str, rule: str) -> float:
     try:
         bound = float(text)
     except ValueError:
         bound = inf
     if not isfinite(bound) or not text.isascii() or "_" in text:
-        unit = ", in seconds" if name in OF_LATENCY else ""
-        raise ArgumentError(f"`{argument}` {name} must have a number as its bound{unit}, got {text!r}")
+        raise ArgumentError(f"{rule}, got {typed!r}")
     return bound
 
 

@@ -212,7 +212,7 @@ class Service:
             raise RequestError(400, message, param="max_tokens", code="context_length_exceeded")
         if wanted is not None and wanted > most:
             raise RequestError(400, f"max_tokens must be at most {most} here, got {wanted}", param="max_tokens")
-        return most if wanted is None else wanted
+        return min(most, asked.usual_tokens or most) if wanted is None else wanted
 
 
 class Guard:

@@ -226,7 +226,7 @@ class LiveWorld:
         judged = []
         for (session, step), row in zip(items, results.rows, strict=True):
             found = cast(Judged, self._sound(session, row, Judged(0, 0, session.place)))
-            if by_target and step is not READS:
+            if by_target and step is not READS and session.request_id not in self.failed:
                 step_tokens = len(session.tokens), found.num_accepted
                 _job_of(session).steps.append(step_tokens)
                 self._stepped(*step_tokens)

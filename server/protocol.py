@@ -5,7 +5,7 @@ and ignored. vLLM's `top_k` and `ignore_eos` are known; `policy` and `spec_decod
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -30,7 +30,6 @@ _LAW = "the target's own, at temperature 1"
 MOST_CHOICES, MOST_STOPS, MOST_MESSAGES = 16, 16, 1024
 _MOST_SEED = 2**63 - 1
 _LONGEST = 1000  # characters of a message
-_DEFAULT_TOKENS = 16  # of /v1/completions, as in OpenAI and vLLM
 Number = StrictInt | StrictFloat
 
 
@@ -102,6 +101,8 @@ class StreamOptions(BaseModel):
 class _Asked(BaseModel):
     """What completions and chats have in common."""
 
+    # tokens of an answer without max_tokens, or what is allowed if that is fewer; None: what is allowed
+    usual_tokens: ClassVar[int | None] = None
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str = Field(description="As /v1/models lists it.")
@@ -178,13 +179,14 @@ class _Asked(BaseModel):
         return Sampling(mode="coupled", temperature=temperature, seed=seed, top_p=top_p, top_k=self.top_k)
 
     def tokens_asked(self) -> int | None:
-        """Longest answer; None: as long as the context allows."""
+        """Longest answer; None: `usual_tokens`."""
         return self.max_tokens
 
 
 class CompletionRequest(_Asked):
     """Of /v1/completions."""
 
+    usual_tokens: ClassVar[int | None] = 16  # as in OpenAI and vLLM
     prompt: Utf8 | list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(
         description="A text, or the token ids of one. Several prompts are several requests."
     )
@@ -199,10 +201,6 @@ class CompletionRequest(_Asked):
     def num_top(self) -> int | None:
         """Likeliest tokens to send with each token's log-probability; None: send neither."""
         return self.logprobs
-
-    def tokens_asked(self) -> int:
-        """Longest answer."""
-        return _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
 
 
 class TextPart(BaseModel):
@@ -252,7 +250,7 @@ class ChatRequest(_Asked):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def tokens_asked(self) -> int | None:
-        """Longest answer; None: as long as the context allows."""
+        """Longest answer; None: `usual_tokens`."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 

@@ -29,6 +29,7 @@ from ..policies.ranges import policy_ranges
 from ..reports.comparison import labels_of
 from ..reports.serving_tables import short_of
 from ..reports.sweeps import NOTES
+from ..sim.cost.kernel_tables import KERNELS, TABLES
 from ..traces.folder import META
 from .options import ComparisonOptions, SimulateOptions, checked
 
@@ -391,6 +392,8 @@ def _files_of(text: str, known: dict[str, tuple[Path, ...]]) -> list[Path]:
 
 def _named_by(part: str) -> Iterator[Path]:
     """The files of a path: of a recording its meta, which has hashes of the rest, and files named in files."""
+    if part.startswith(KERNELS):
+        yield from sorted(Path(part.removeprefix(KERNELS)).glob(TABLES))
     if "/" in part.rstrip("/") and not os.path.exists(part):  # noqa: PTH110 - a chain; many `Path`s are slow
         return
     try:
@@ -415,6 +418,7 @@ def _with_named(path: Path) -> Iterator[Path]:
                     yield beside
     elif path.suffix == ".toml":
         for text in texts_in([read_toml(path, "the file", GridFileError)]):
+            yield from _named_by(text) if text.startswith(KERNELS) else ()
             for named in (
                 path.parent / text,
                 Path(text.partition(".py:")[0] + ".py") if ".py:" in text else Path(text),

@@ -354,6 +354,8 @@ def replayable(asked: Asked, *, with_rounds: bool = True) -> Replayable:
         ValueError: no valid run, or one that lacks what its replay needs; one line.
     """
     path, stated = named_run(asked)
+    if stated is not None and not with_rounds:
+        raise ArgumentError(f"RUN=K must be RUN alone where its own rounds are not replayed, got {str(asked)!r}")
     run, name = read_run(path), str(path)
     requests = replayed_requests(run, name)
     drafts = drafts_of(requests, run.meta, stated) if with_rounds else Drafts()

@@ -365,7 +365,7 @@ class ServiceLevelOptions:
     )
     slo: str | None = opt(
         None,
-        "With --workload: limits to keep at this rate, as in 'p99_ttft < 1, p99_tpot < 0.05', in seconds, as "
+        "With --workload: limits to keep at this rate, as in 'p99_ttft < 1, p99_tpot < 50ms', in seconds, as "
         "--find-rate of compare takes it. The highest rate that keeps it is found for every candidate.",
         metavar="LIMITS",
     )

@@ -36,6 +36,7 @@ from ..reports.tables import Printed
 from ..sim.cost.base import CostRangeError
 from ..sim.cost.roofline import device_sheet
 from ..sim.serving.cluster_file import MemoryRuleError, read_cluster_file
+from ..sim.serving.replica import Role
 from ..traces.recording import Recording
 from .compare import built
 from .engine_settings import EngineSettings
@@ -397,10 +398,11 @@ def _standing(limits: Sequence[Limit], policy: str, first: _Served, other: _Serv
 
 
 def _kv_tokens(setting: ServingSetting, runs: frozenset[str] | None) -> int | None:
-    """Tokens that the target has room for in the first replica; None if memory is unknown, or nothing fits."""
+    """Tokens that the target has room for in the first replica that decodes; None: memory unknown, or nothing fits."""
     target = setting.recording.about.target
     try:
-        memory = setting.cluster.replicas[0].running(runs).memory
+        decoding = next(one for one in setting.cluster.replicas if one.role != Role.prefill)
+        memory = decoding.running(runs).memory
     except MemoryRuleError:
         return None
     return next(

@@ -14,9 +14,12 @@ from typing import Any, ClassVar, TypeVar
 from ..base.errors import ArgumentError, check_least, counted, repeated
 from ..base.terminal import Progress, quiet, tell, tracked
 from ..decoding.legal_steps import Policy
-from ..decoding.seen import Start
-from ..policies.about import members_run_by
+from ..decoding.seen import Observation, Start
+from ..decoding.steps import Overlap, Step, Verify
+from ..decoding.trees import DraftTree
+from ..policies.about import about_of, members_run_by
 from ..policies.chain_text import default_policies
+from ..policies.combined import OnlyLossless
 from ..reports.tables import Grid, Printed
 from ..reports.validation import (
     BestPolicy,
@@ -419,6 +422,17 @@ def in_turns(stage: str, jobs: Sequence[Callable[[], Ran]], runs: int) -> list[l
     return ran
 
 
+class _Forceable(OnlyLossless):
+    """Refuses steps that cannot be forced, which the models would refuse in the middle of a run."""
+
+    def decide(self, seen: Observation) -> Step:
+        """The policy's step; raises ValueError for a lossy rule of any member, a tree or an Overlap."""
+        step = super().decide(seen)
+        if isinstance(step, DraftTree | Overlap) or (isinstance(step, Verify) and not step.rule.lossless):
+            raise ValueError(f"{step} cannot be forced: a forced run has no lossy rule, token tree or Overlap")
+        return step
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     measured: MeasuredRuns
@@ -431,8 +445,8 @@ class _Job:
         tables = TrieTables(self.part)
         outputs: dict[str, list[int]] = {}
         scenario = Scenario(tables=tables, cost=self.cost, batch=self.batch)
-        # Forced decisions are of lossless steps: the models would refuse another in the middle of a run.
-        made = self.policy.admitted(tables.pool, lossless=self.measured.forced)
+        built = self.policy.build(tables.pool)
+        made = _Forceable(built, about_of(built)) if self.measured.forced else built
         log = simulate(scenario, made, self.policy.name, outputs=outputs)
         return outputs, log
 

@@ -32,7 +32,6 @@ from .observed_runs import (
     check_same_server,
     has_drafted,
     is_priced,
-    named_run,
     replayable,
     replayer,
 )
@@ -130,11 +129,7 @@ def validate_observed(
     # With its own rounds, if it drafted and no other option is given.
     if given or not run.drafts.tokens:
         on_cluster = replayer(cluster, policy, recording, cost=cost, seed=seed, is_fitted=bool(runs))
-        if (
-            policy is None
-            and on_cluster.policy is not None
-            and has_drafted(run.run.meta.acceptance, named_run(observed)[1])
-        ):
+        if policy is None and on_cluster.policy is not None and has_drafted(run.run.meta.acceptance, None):
             raise ArgumentError(
                 f"`trace` goes with `policy`, since {run.name} drafted: without one the target is alone"
             )

@@ -114,6 +114,9 @@ def _device(case: Case, value: str) -> Case:
         if given is not None and str(given) not in sheet:
             rule = f"goes with a device of the sheet as `{name}`, whose place it takes"
             raise ArgumentError(f"`changes` device={value} {rule}, got {given}")
+    named = [str(one) for one in (asked.cluster, asked.cost) if one is not None]
+    if all(replace(sheet[one], name=value) == sheet[value] for one in named):  # the same by another name
+        return case
     cost = None if asked.cost is None else value
     return replace(case, asked=replace(asked, cluster=value, cost=cost))
 

@@ -21,6 +21,7 @@ from ...traces.errors import TraceFormatError
 from .base import LOADED_ADVICE, CostRangeError
 from .files import interpolated
 
+TABLES = "*/*/*/*.parquet"  # OPERATION/ENGINE/VERSION/TABLE in a folder of one device
 KERNELS = "kernels:"  # prefix of names of costs by tables
 _FOLDER = "a folder of one device that holds gemm/ENGINE/VERSION/gemm_perf.parquet, as aiconfigurator's data/h100_sxm"
 RANGE_ADVICE = "use a smaller batch or window, another cost, or `extrapolate`"

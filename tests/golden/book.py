@@ -157,7 +157,7 @@ def shown_table(path: Path, masks: Masks) -> str:
     lines += [f"{key.decode()}: {masks.text(value.decode())}" for key, value in (table.schema.metadata or {}).items()]
     for field in table.schema:
         hidden = masks.measured and masks.MEASURED_COLUMNS.search(field.name)
-        values = "MASKED" if hidden else hashed(repr(table[field.name].to_pylist()))
+        values = "MASKED" if hidden else hashed(repr(masks.json(table[field.name].to_pylist())))
         lines.append(f"{field.name}: {field.type}{'' if field.nullable else ' not null'} {values}\n")
     return "".join(lines)
 

@@ -13,8 +13,8 @@ LIMIT = st.tuples(st.sampled_from([*OF_LATENCY]), st.sampled_from([*SIGNS]), NUM
 @given(st.lists(LIMIT, min_size=1, max_size=4), st.sampled_from(["", " "]))
 def test_what_is_said_of_limits_reads_as_them(asked, space):
     """Under either name of a latency; the sign and the bound decide as Python's own comparison does."""
-    short = ",".join(f"{name}{space}{sign}{space}{bound!r}" for name, sign, bound in asked)
-    flat = ",".join(f"{OF_LATENCY[name]}{space}{sign}{space}{bound!r}" for name, sign, bound in asked)
+    short = ",".join(f"{name}{space}{sign}{space}{bound!r}s" for name, sign, bound in asked)
+    flat = ",".join(f"{OF_LATENCY[name]}{space}{sign}{space}{bound!r}s" for name, sign, bound in asked)
     known = [*OF_LATENCY.values()]
     found = limits_of(short, known, argument="limits")
     assert found == limits_of(flat, known, argument="limits")
@@ -25,8 +25,8 @@ def test_what_is_said_of_limits_reads_as_them(asked, space):
 
 
 def test_as_they_are_printed():
-    found = service_limits(" ttft_s_p99<1 ,slo_share >= .9", argument="slo")
-    assert ", ".join(map(str, found)) == "p99_ttft < 1, slo_share >= 0.9"
+    found = service_limits(" ttft_s_p99<1 ,slo_share >= .9, p99_tpot < 30ms", argument="slo")
+    assert ", ".join(map(str, found)) == "p99_ttft < 1, slo_share >= 0.9, p99_tpot < 0.03"
     assert found[0].to_json() == {"figure": "ttft_s_p99", "sign": "<", "bound": 1.0}
 
 
@@ -44,9 +44,12 @@ def test_as_they_are_printed():
         ("0.1 < p99_ttft < 1", "`slo` must be NAME < NUMBER"),
         ("p99_ttft < 1,", "`slo` must be NAME < NUMBER"),
         ("", "`slo` must be NAME < NUMBER"),
-        ("p99_ttft < 500ms", "`slo` p99_ttft must have a number as its bound, in seconds, got '500ms'"),
-        ("p99_ttft < inf", "`slo` p99_ttft must have a number as its bound, in seconds, got 'inf'"),
-        ("p99_ttft < 1_0", "`slo` p99_ttft must have a number as its bound, in seconds, got '1_0'"),
+        ("p99_ttft < 200", "`slo` p99_ttft must say its unit above 10: 200ms or 200s, got 200"),
+        ("tpot_s_p99 < 30", "`slo` tpot_s_p99 must say its unit above 2: 30ms or 30s, got 30"),
+        ("p99_e2e < 5000", "`slo` p99_e2e must say its unit above 100: 5000ms or 5000s, got 5000"),
+        ("p99_ttft < 5m", "`slo` p99_ttft must have seconds as its bound, as in 0.2 or 200ms, got '5m'"),
+        ("p99_ttft < inf", "`slo` p99_ttft must have seconds as its bound, as in 0.2 or 200ms, got 'inf'"),
+        ("p99_ttft < 1_0", "`slo` p99_ttft must have seconds as its bound, as in 0.2 or 200ms, got '1_0'"),
         ("slo_share > 90%", "`slo` slo_share must have a number as its bound, got '90%'"),
         ("p99_ttft > 1", "`slo` p99_ttft must have < before its bound, got 'p99_ttft > 1'"),
         ("slo_share < 0.9", "`slo` slo_share must have > before its bound, got 'slo_share < 0.9'"),

@@ -14,11 +14,13 @@ from dataclasses import replace
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.options import declared
+from paceline.decoding.results import Failed
 from paceline.observing.load_generator import acceptance_between, counters
 from paceline.observing.server import Endpoint
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.world import TorchWorld
 from paceline.server.engine import End
 from paceline.server.listening import bound_socket, server_config
 from paceline.server.options import Address, EngineOptions, FollowOptions, ProxyOptions, RecordingOptions, RequestLimits
@@ -279,6 +281,12 @@ def test_a_client_that_leaves_frees_its_place_at_once(client, prompts, streams, 
             assert float(line.split()[-1]) == 0, line
 
 
+def test_without_max_tokens_a_completion_is_no_longer_than_allowed(models):
+    with serving(models, limits=RequestLimits(max_tokens=9)) as client:
+        asked = {"model": "pico", "prompt": "Once", "temperature": 0, "ignore_eos": True}
+        assert client.post("/v1/completions", asked).body["usage"]["completion_tokens"] == 9
+
+
 def test_beyond_the_queue_a_request_is_told_to_come_again(models, prompts):
     limits = RequestLimits(max_queue=1, max_tokens=200)
     with serving(models, limits=limits, policies=["plain"], max_batch=2) as client, ThreadPoolExecutor(1) as pool:
@@ -369,6 +377,25 @@ def test_a_policy_that_breaks_fails_its_requests_and_the_server_lives(models, tm
         stream = client.complete(**long, policy=policy, stream=True)
         assert "oh" in stream.events[-1]["error"]["message"]
         assert client.complete(**short, policy=policy).body["choices"] == client.complete(**short).body["choices"]
+
+
+def test_a_draft_whose_check_failed_counts_as_none(models, monkeypatch):
+    """Nobody knows what the target would have accepted of it."""
+    verify = TorchWorld.verify
+
+    def broken(world, level, items, chunks=()):
+        ran = verify(world, level, items, chunks)
+        lost = [bool(session.tokens) for session, _ in items]
+        return ran._replace(
+            rows=[Failed(ValueError("lost")) if one else row for one, row in zip(lost, ran.rows, strict=True)]
+        )
+
+    with serving(models, policies=["draft:4/target"]) as client:
+        monkeypatch.setattr(TorchWorld, "verify", broken)
+        answer = client.complete("Once")
+        assert (answer.status, "lost" in answer.error["message"]) == (500, True)
+        page = client.get("/metrics").text
+    assert 'vllm:spec_decode_num_draft_tokens_total{model_name="pico"} 0' in page
 
 
 COPIES = """

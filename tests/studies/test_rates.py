@@ -223,7 +223,10 @@ def test_what_is_not_told_apart_is_said():
             {"limits": "p99_ttft < 0.001"},
             "p99_ttft < 0.001 holds at no rate under plain: at 0.00391 arrivals/s, the low",
         ),
-        ({"limits": "p99_ttft < 100"}, "p99_ttft < 100 holds at every rate under plain: at .* all 40 requests come as"),
+        (
+            {"limits": "p99_ttft < 100s"},
+            "p99_ttft < 100 holds at every rate under plain: at .* all 40 requests come as",
+        ),
     ],
 )
 def test_what_will_not_do_is_one_line(given, said, cost):

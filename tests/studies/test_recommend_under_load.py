@@ -183,6 +183,23 @@ def test_a_bare_device_names_no_setting(recording):
     assert by_name["plain"].kv_tokens > by_name["draft:1/target"].kv_tokens > 0, "a drafter takes memory"
 
 
+def test_kv_tokens_are_those_of_a_replica_that_decodes(tmp_path):
+    """The one for prompts alone has less memory for them."""
+    (tmp_path / "apart.toml").write_text(
+        '[[replicas]]\nname = "p"\ndevice = "a100-40gb"\nrole = "prefill"\n'
+        '[[replicas]]\nname = "d"\ndevice = "h200"\nrole = "decode"\n'
+        "[transfer]\nbytes_per_s = 1e11\nlatency_s = 1e-3\n"
+    )
+    made = make_trace(SyntheticSpec(requests=20, tokens=24, acceptance=(0.8,)))
+    given = {"workload": "poisson:requests=4", "rate": 1.0, "most": 1, "seeds": 1}
+    shapes = ["target=llama-3.1-8b", "draft=llama-3.2-1b"]
+    rooms = [
+        recommend_under_load(made, cluster=cluster, models=shapes, **given).candidates[0].kv_tokens
+        for cluster in (tmp_path / "apart.toml", "h200")
+    ]
+    assert rooms[0] == rooms[1]
+
+
 def test_limits_that_a_slower_device_of_this_kind_misses_are_told():
     """They are kept at the cost as it stands, which is known to a third or so."""
     made = make_trace(SyntheticSpec(requests=20, tokens=24, acceptance=(0.8,)))

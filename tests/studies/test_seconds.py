@@ -361,7 +361,23 @@ def test_what_cannot_be_validated_on_a_forced_pool(made, tmp_path, given, told):
 
 
 LOSSY = """
-from paceline.policies import Commit, Draft, Verify
+from paceline.policies import Commit, Deferral, Draft, DraftTree, FixedTree, Verify
+
+class Below:
+    between = Verify("mid", Deferral("token", 0.5))
+    draft = Draft("draft", 1)
+
+    def __init__(self, pool):
+        self.steps = [Verify(pool.target), self.draft, self.between]
+
+    def decide(self, seen):
+        return self.steps[2 if seen.num_pending else int(seen.has_room)]
+
+    def learn(self, outcome):
+        pass
+
+class Grows(Below):
+    draft = DraftTree("draft", FixedTree(((0,), (1,))))
 
 class Lossy:
     def __init__(self, pool):
@@ -377,12 +393,22 @@ class Lossy:
 """
 
 
-def test_a_lossy_step_on_a_forced_pool_is_refused_in_the_replay(made, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("lossy.py:Lossy", "is lossy, and only lossless policies were asked for"),
+        ("pearl", "Overlap.* cannot be forced: a forced run has no lossy rule, token tree or Overlap"),
+        ("lossy.py:Below", "Verify.* cannot be forced"),
+        ("lossy.py:Grows", "DraftTree.* cannot be forced"),
+    ],
+)
+def test_a_step_that_cannot_be_forced_is_refused_in_the_replay(made, tmp_path, monkeypatch, policy, told):
     """What the models had measured of other policies was lost."""
     (tmp_path / "lossy.py").write_text(LOSSY)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("paceline.studies.validate.in_turns", lambda *_: pytest.fail("the models ran"))
-    policies = ["plain", f"{tmp_path / 'lossy.py'}:Lossy"]
-    with pytest.raises(PolicyError, match="is lossy, and only lossless policies were asked for"):
+    policies = ["plain", policy]
+    with pytest.raises(PolicyError, match=told):
         validate(write_tiny_forced_pool(tmp_path / "forced"), None, made.trace, policies, cost="h100", runs=1)
 
 

@@ -17,7 +17,7 @@ from paceline.reports.sweeps import Objective, SettingFigures, best_settings, fr
 from paceline.runs import workers
 from paceline.runs.cells import CellFound, CellStore, key_of
 from paceline.studies.compare import compare
-from paceline.studies.grids import GridFileError, read_grid
+from paceline.studies.grids import GridFileError, inputs_of, read_grid
 from paceline.studies.serving import simulate
 from paceline.studies.setting import kept_recording, kept_tables, open_recording
 from paceline.studies.sweeps import best_cells, collect, sweep_grid
@@ -268,6 +268,18 @@ def test_another_grid_or_another_input_is_refused(folder):
     says = refused("sweep", "grid.toml", "--out", "out")
     assert says.startswith("out/sweep.json: inputs: must be as they were when the sweep began")
     assert says.endswith("got 'another small.trace'")
+
+
+@pytest.mark.parametrize("named", ["kernels:tables", "cluster.toml"])
+def test_tables_of_kernels_that_were_changed_are_another_input(folder, named):
+    (folder / "cluster.toml").write_text('[[replicas]]\ndevice = "h100"\ncost = "kernels:tables"\n')
+    table = folder / "tables/gemm/vllm/0.9.0/gemm_perf.parquet"
+    table.parent.mkdir(parents=True)
+    table.write_bytes(b"one")
+    before = inputs_of([named, "small.trace"])
+    table.write_bytes(b"other")
+    after = inputs_of([named, "small.trace"])
+    assert [text for text in after if after[text] != before[text]] == [named]
 
 
 @pytest.mark.parametrize("file", ["mine.py", "beside.py"])

@@ -378,6 +378,12 @@ def test_what_the_simulator_did_is_replayed_without_an_error(observed_runs):
     assert max(abs(cell.error) for cell in found.cells) < 1e-9
 
 
+@pytest.mark.parametrize("given", [{"policy": "plain"}, {"recording": "pico"}])
+def test_the_tokens_of_a_round_are_not_stated_where_its_rounds_are_not_replayed(observed_runs, given):
+    with pytest.raises(ArgumentError, match=r"RUN=K must be RUN alone where its own rounds are not replayed, .*b=3'"):
+        validate_observed(f"{observed_runs / 'b'}=3", cluster=observed_runs / "c.toml", **given)
+
+
 @pytest.mark.parametrize(
     ("model", "told"), [("Qwen/Qwen2.5-14B-Instruct", True), ("Qwen/Qwen2.5-1.5B", False), ("m", False)]
 )

@@ -113,6 +113,7 @@ def test_what_is_open_is_said():
         (["rate=fast"], "`changes` rate must be a number or a factor, as in 2x, got 'fast'"),
         (["rate=1x"], "`changes` must change something, rate=1x does not"),
         (["rate=60"], "`changes` must change something, rate=60 does not"),
+        (["device=h100-sxm"], "`changes` must change something, device=h100-sxm does not"),
         (["draft.seconds=1.0x"], "`changes` must change something, draft.seconds=1.0x does not"),
         (["draft.acceptance=+0"], "`changes` must change something, draft.acceptance=+0 does not"),
         (["rate=2x", "rate=3x"], "`changes` must hold one of each kind, got rate twice"),

@@ -313,16 +313,22 @@ class OpenedWorkload:
         return self._options.most_at_once is not None
 
     def one_by_one(self) -> Iterator[Arrival]:
-        """As iteration, but of a closed loop, where few begin by themselves, all that begin, at meaningless times."""
+        """As iteration, but of a closed loop, where few begin by themselves, all that begin, at meaningless times.
+
+        Raises ArgumentError where there is no request.
+        """
         self._changes = changes = self._new_changes()
         arrivals = islice(self._source.arrivals(changes.tally), self._options.limit)
-        none = changes.none
+        none, found = changes.none, False
         for arrival in arrivals if self._source.timed else self._spread(arrivals):
             changed = arrival if none else changes.of(arrival)
             if changed is None:  # later ones are too late as well
-                return
+                break
             changes.check(changed)
+            found = True
             yield changed
+        if not found:
+            raise ArgumentError(f"`workload` must have a request in its time, {changes.source} has none")
 
     def _new_changes(self) -> Changes:
         asked = self._options

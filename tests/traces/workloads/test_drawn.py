@@ -263,6 +263,15 @@ def test_a_huge_size_is_refused_before_memory_is_taken():
     check_rows(cases(), check)
 
 
+def test_a_workload_without_a_request_is_refused():
+    for text, more in (
+        (f"poisson:rate=0.01,seconds=1,{LENGTHS}", {}),
+        (f"poisson:rate=1,requests=9,{LENGTHS}", {"horizon_s": 1e-6}),
+    ):
+        with pytest.raises(ArgumentError, match=r"`workload` must have a request in its time, poisson.* has none"):
+            list(open_workload(text, **more))
+
+
 @pytest.mark.parametrize(
     "text",
     [
