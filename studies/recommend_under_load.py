@@ -205,7 +205,9 @@ def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoa
         serving_setting(second, asked.workload, asked.cluster, serving),
     )
     if own := policies_kept(settings[0]):
-        raise ArgumentError(f"`cluster` must leave the policy of every replica open, for K to be chosen there, got {own}")
+        raise ArgumentError(
+            f"`cluster` must leave the policy of every replica open, for K to be chosen there, got {own}"
+        )
     return _Question(
         asked=asked,
         limits=limits,
