@@ -177,6 +177,23 @@ def adds_up(found):
             yield each
 
 
+def test_drafts_count_where_they_run_if_others_read_the_prompts(tmp_path):
+    """Requests that never meet lose the same on one replica and on two with a link that takes no time."""
+    table = '[[replicas]]\nname = "{0}"\nrole = "{0}"\ndevice = "h100"\n'
+    apart = tmp_path / "apart.toml"
+    apart.write_text(table.format("prefill") + table.format("decode") + "[transfer]\nbytes_per_s = 1e21\n")
+    asked = BY_DEVICE | {"seeds": 1, "workload": "constant:rate=1,requests=3,prompt=100,output=24", "why": True}
+    one, two = (
+        compare_under_load("pico", ["draft:4/target"], **asked | {"cluster": cluster})
+        .why[None]
+        .policies["draft:4/target"]
+        for cluster in ("h100", apart)
+    )
+    assert one.losses["drafting"] > 0.1
+    assert two.perfect == pytest.approx(one.perfect, rel=1e-3)
+    assert two.losses == pytest.approx(one.losses, abs=1e-3)
+
+
 PAIR = """
 [[replicas]]
 count = 2
