@@ -31,12 +31,13 @@ ForeignProfileOption = Annotated[bool, option_of(ReplayOptions, "allow_foreign_p
 WORKLOAD = "A file of requests (docs/workloads.md), or a generator, as in poisson:rate=4,requests=1000."
 CLUSTER = "A TOML file (docs/cluster.md), or a device of the sheet (h100, ...): one replica on it."
 RateOption = Annotated[float | None, typer.Option(help="Scale times of arrival to this mean rate per second.")]
+RATES = "With --workload: mean arrivals per second, also ranges; default: the workload's own."
+RATES_METAVAR = "R,LOW:HIGH:STEP,..."
 RatesOption = Annotated[
     str | None,
     typer.Option(
-        metavar="R,LOW:HIGH:STEP,...",
-        help="With --workload: mean arrivals per second, also ranges; default: the workload's own. With --find-rate: "
-        "one, for which the number of such clusters is given.",
+        metavar=RATES_METAVAR,
+        help=f"{RATES} With --find-rate: one, for which the number of such clusters is given.",
     ),
 ]
 FindRateOption = Annotated[

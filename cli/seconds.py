@@ -13,6 +13,8 @@ from ..reports.panels import validation_panels
 from ..studies.validate_observed import ObservedValidation, validate_observed
 from .compare import batches
 from .options import (
+    RATES,
+    RATES_METAVAR,
     WORKLOAD,
     ChatOption,
     DebugOption,
@@ -21,7 +23,6 @@ from .options import (
     GivenSampling,
     PoliciesOption,
     PoolOption,
-    RatesOption,
     ThreadsOption,
     named_recording,
 )
@@ -157,7 +158,7 @@ class _Load:
         f"Serve requests as they arrive, on --cluster; prompts and answers are the recording's. {WORKLOAD}",
         metavar="FILE|SPEC",
     )
-    rate: RatesOption = None
+    rate: str | None = opt(None, RATES, metavar=RATES_METAVAR)
     cluster: GivenClusterOption = None
     seed: int = opt(0, "With --workload: seed of arrivals, and of the requests drawn for them.")
 

@@ -4,7 +4,7 @@ Rates are found seed by seed, so policies are compared on the same arrivals. Mea
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, exp, log
 from statistics import fmean
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from .intervals import Interval, enough_values, geometric_interval, paired
 from .limits import Limit
 from .load import not_told_apart
+from .serving import Promises
 from .serving_tables import styled, what_was_asked, whole
 from .tables import Grid, Printed, flat_rows, table
 
@@ -104,6 +105,7 @@ class HighestRates(Printed):
     quickest: str  # the policy with the least time in the system at the lower one
     crossings: tuple[Crossing, ...]  # rising
     asked: float | None = None  # arrivals per second that clusters like this one are to sustain together
+    promised: Promises = field(default_factory=Promises)  # service levels, which a limit on `slo_share` is of
     meta: dict[str, Any]  # what was compared on: workload, cluster, trace
     remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
 
@@ -123,6 +125,7 @@ class HighestRates(Printed):
         """One row per policy."""
         title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
         title += [*what_was_asked(self.meta["setting"], self.meta["cluster"]), ", ".join(map(str, self.limits))]
+        title += filter(None, [self.promised.in_words()])
         remarks = list(self.remarks)
         if any(len(row.by_seed) > 1 for row in self.rows):
             remarks.append(
@@ -172,6 +175,7 @@ class HighestRates(Printed):
         """The documented form (docs/serving.md)."""
         return {
             **self.meta,
+            **self.promised.to_json(),
             "limits": [one.to_json() for one in self.limits],
             "policies": [self._row_to_json(row) for row in self.rows],
             "looked_at": list(self.looked_at),

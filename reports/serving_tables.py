@@ -430,8 +430,9 @@ def what_was_asked(setting: Mapping[str, Any], cluster: str) -> list[str]:
         texts = [f"{name}={text}" for name, text in models.items()] if isinstance(models, Mapping) else models
         found.append(f"shapes {', '.join(texts)}")
     seconds = []
-    if "cost" in setting:
-        seconds.append(f"cost {setting['cost']}")
+    named = "cost" in setting  # else names of replicas' seconds hold devices and factors
+    if named:
+        seconds.append(f"cost {setting['cost']}{f' ({engine})' if (engine := setting.get('engine')) else ''}")
     elif set(own := [cost for one in setting.get("replicas", {}).values() if (cost := one.get("cost"))]) - {
         cluster,
         f"{cluster} (vllm)",
@@ -439,13 +440,13 @@ def what_was_asked(setting: Mapping[str, Any], cluster: str) -> list[str]:
         seconds.append(f"seconds of {', '.join(dict.fromkeys(own))}")
     shares: Mapping[str, float] = setting.get("efficiency", {})
     seconds += [f"{name} {share:g}" for name, share in shares.items()]
-    if "tensor_parallel" in setting:
+    if named and "tensor_parallel" in setting:
         seconds.append(f"tensor parallel {setting['tensor_parallel']}")
     if "on" in setting:
         origin = f" from {setting['measured_on']}" if "measured_on" in setting else ""
         seconds.append(f"taken{origin} to {setting['on']}")
     factors: Mapping[str, float] = setting.get("scale", {})
-    seconds += [f"{name} x{factor:g}" for name, factor in factors.items()]
+    seconds += [f"{name} x{factor:g}" for name, factor in factors.items() if named]
     if "decide_s" in setting:
         seconds.append(f"{setting['decide_s']:g} s a decision")
     if seconds:

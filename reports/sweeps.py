@@ -22,6 +22,7 @@ from .load import OF_ALL
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .rates import three_digits, with_ends
+from .serving import Promises
 from .serving_tables import rejecting_fewest, what_was_asked
 from .side_by_side import SideBySide
 from .tables import Grid, Printed, table
@@ -542,6 +543,7 @@ class TunedUnderLoad(TuningResult):
     halves: tuple[TunedUnderLoadHalf, TunedUnderLoadHalf]  # of requests that it was not tuned on, and of the others
     workload: str
     cluster: str
+    promised: Promises  # service levels that goodput counts
     meta: Mapping[str, Any]  # as of `compare` under load
     remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
 
@@ -550,8 +552,9 @@ class TunedUnderLoad(TuningResult):
         title = [
             TuningResult.headline(self),
             *(f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")),
+            *what_was_asked(self.meta["setting"], self.meta["cluster"]),
         ]
-        return "; ".join([*title, *what_was_asked(self.meta["setting"], self.meta["cluster"])])
+        return "; ".join([*title, *filter(None, [self.promised.in_words()])])
 
     def configuration(self) -> Mapping[str, Any]:
         """What was served."""
@@ -580,7 +583,7 @@ class TunedUnderLoad(TuningResult):
         asked = {name: getattr(self, name) for name in names} | {"values": dict(self.values)}
         own, tuned = (half.to_json() for half in self.halves)
         found = {"trials": self.trials, "failed": list(self.failed)}
-        told = {"meta": self.meta, "remarks": list(self.remarks)}
+        told = {**self.promised.to_json(), "meta": self.meta, "remarks": list(self.remarks)}
         return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned, **told}
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ LOSSES_UNDER_LOAD = {
     **{loss: LOSSES[loss] for loss in ("acceptance", "drafting", "width")},
     "batch": "the target's steps have other rows, prompts and host time in them than alone",
     "rest": "deciding, and waiting between operations",
-    "prompts": "reading prompts takes longer",
+    "prompts": "reading prompts, or sending them, takes longer",
     "queue": "requests wait longer for a place",
 }
 UNKNOWN_UNDER_LOAD = "not known where a request was rejected or did not finish, or no round is run"
@@ -41,7 +41,7 @@ class SpentUnderLoad(SpentInRounds):
     """Counts of a run, and the seconds of all its requests together, by cause; those of members are of `rounds_s`."""
 
     queue_s: float  # from arrival until a request is scheduled
-    prompts_s: float  # from there to its first token
+    prompts_s: float  # from there to its first token; where another replica decodes, until it is in a step there
     rounds_s: float  # from there to its end
     width_s: float  # of `target_s`, seconds saved if each row fed one token
 
@@ -56,14 +56,13 @@ class SpentUnderLoad(SpentInRounds):
         kept, columns, target = log.operations, log.requests, len(log.meta.members) - 1
         if kept is None or not log.finished.all():
             return None
-        arrived, scheduled, first, ended = (
-            columns[f"{what}_at_ps"] for what in ("arrived", "scheduled", "first_token", "ended")
-        )
+        arrived, scheduled, ended = (columns[f"{what}_at_ps"] for what in ("arrived", "scheduled", "ended"))
+        replica, first = _begun(kept, columns)
         width_s = _width_s(kept, _held(log), target, steps_s)
         at_target = kept.ops["level"] == target
         lasted = (kept.ops["end_ps"] - kept.ops["start_ps"]) / PS_PER_S
         met = {
-            name: _met_s(kept.ops, seconds, columns["replica"], first, ended)
+            name: _met_s(kept.ops, seconds, replica, first, ended)
             for name, seconds in (
                 ("target_s", np.where(at_target, lasted, 0.0)),
                 ("width_s", width_s),
@@ -113,6 +112,17 @@ def waterfall_under_load(run: SpentUnderLoad | None, alone: SpentUnderLoad | Non
         run.in_system_s,
     )
     return waterfall([alone.in_system_s / seconds for seconds in prices], LOSSES_UNDER_LOAD)
+
+
+def _begun(kept: KeptOperations, columns: Columns) -> tuple[Times, Times]:
+    """`[R]` the replica where a request is in rounds, and since when: one handed over from its first step there."""
+    rows = kept.rows
+    replica, first = columns["replica"].copy(), columns["first_token_at_ps"].copy()
+    where, starts_ps = (kept.ops[name][rows["operation"]] for name in ("replica", "start_ps"))
+    moved = np.flatnonzero(where != replica[rows["request"]])[::-1]  # the earliest of a request is assigned last
+    request = rows["request"][moved]
+    replica[request], first[request] = where[moved], starts_ps[moved]
+    return replica, first
 
 
 def _met_s(ops: Columns, seconds: Floats, replicas: Times, first: Times, ended: Times) -> float:

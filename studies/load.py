@@ -45,6 +45,7 @@ from .serving import (
     group_to_json,
     measured_run,
     notes_on,
+    policies_kept,
     serving_run,
     serving_setting,
     shares_of,
@@ -436,7 +437,9 @@ class LoadRuns:
         emitted, cycled = sum(one.num_emitted for one in kept), sum(one.num_cycled for one in kept)
         replay = self.setting.replay
         one_seed = [ONE_SEED.format(replay.seed)] if self.has_chance and replay.seeds == 1 else []
-        return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept)), *one_seed]
+        own = policies_kept(self.setting)
+        fixed = [f"{own} in every run: policies, and the target alone, are those of the other replicas"] if own else []
+        return [*common, *fixed, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept)), *one_seed]
 
     def remarks(self, measured: Sequence[MeasuredRun]) -> list[str]:
         """What readers of figures of `measured`, some of these runs, need to know, a line each."""
@@ -524,7 +527,10 @@ class LoadRuns:
         routed = len(cluster.replicas) > 1 and cluster.router.maker is not RoundRobin
         chance = workload.about.drawn or drafted or routed
         self.has_chance |= chance
-        return measured_run(log, f"{policy.name}{at}, seed {seed}", self.setting.promised), chance
+        found = measured_run(log, f"{policy.name}{at}, seed {seed}", self.setting.promised)
+        # A log names the policies of all replicas; here runs differ in that of the replicas without their own.
+        about = log.meta.about.model_copy(update={"policy": policy.name})
+        return replace(found, meta=log.meta.model_copy(update={"about": about})), chance
 
     def _run(
         self, policy: NamedPolicy, workload: Workload, tables: ReplayTables, rate: float | None, seed: int

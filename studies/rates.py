@@ -267,6 +267,7 @@ def find_rates(
         quickest=quickest,
         crossings=crossings,
         asked=asked.rate,
+        promised=setting.promised,
         meta=meta_of(setting),
         remarks=tuple(dict.fromkeys((*runs.remarks(sustained), *without, *runs.left_out))),
     )

@@ -68,7 +68,7 @@ from .recommend import (
     schedule_of,
     version_of,
 )
-from .serving import ServingSetting, notes_on, serving_setting
+from .serving import ServingSetting, notes_on, policies_kept, serving_setting
 from .setting import NamedPolicy, named_policies, opened_recording
 from .validate_observed import held_against
 
@@ -201,6 +201,14 @@ def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoa
         raise ArgumentError(f"`observed` goes with `present`, the K that was set then, got {asked.observed} alone")
     first, second = halves_of(opened, asked)
     serving = serving_options(asked)
+    settings = (
+        serving_setting(first, asked.workload, asked.cluster, serving),
+        serving_setting(second, asked.workload, asked.cluster, serving),
+    )
+    if own := policies_kept(settings[0]):
+        raise ArgumentError(
+            f"`cluster` must leave the policy of every replica open, for K to be chosen there, got {own}"
+        )
     return _Question(
         asked=asked,
         limits=limits,
@@ -208,10 +216,7 @@ def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoa
         drafter=drafter,
         present=present,
         halves=(first, second),
-        settings=(
-            serving_setting(first, asked.workload, asked.cluster, serving),
-            serving_setting(second, asked.workload, asked.cluster, serving),
-        ),
+        settings=settings,
     )
 
 

@@ -3,7 +3,7 @@
 `serving_setting` gathers the options. `serving_run` is one run; `compare_under_load` makes one for each row and seed.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -507,13 +507,21 @@ def _about(
 
 def _by_replica(setting: ServingSetting, policies: list[NamedPolicy]) -> str:
     """The one name of all policies, or each with its replicas, of those that use one."""
+    pairs = zip(setting.cluster.replicas, policies, strict=True)
+    using = [(policy.name, replica.group) for replica, policy in pairs if replica.role != Role.prefill]
+    return using[0][0] if len(dict(using)) == 1 else _with_groups(using)
+
+
+def _with_groups(using: Iterable[tuple[str, str]]) -> str:
     by_policy: dict[str, list[str]] = {}
-    for replica, policy in zip(setting.cluster.replicas, policies, strict=True):
-        if replica.role != Role.prefill:
-            by_policy.setdefault(policy.name, []).append(replica.group)
-    if len(by_policy) == 1:
-        return next(iter(by_policy))
+    for name, group in using:
+        by_policy.setdefault(name, []).append(group)
     return "; ".join(f"{name} on {', '.join(dict.fromkeys(groups))}" for name, groups in by_policy.items())
+
+
+def policies_kept(setting: ServingSetting) -> str:
+    """Policies that replicas have of their own, whatever the run's is, each with its replicas; "" if none has."""
+    return _with_groups((one.policy, one.group) for one in setting.cluster.replicas if one.policy is not None)
 
 
 def notes_on(setting: ServingSetting) -> list[str]:

@@ -170,6 +170,7 @@ def tune_under_load(
         halves=(reported, _half(question, searched["best"], "tuned on", 0)[0]),
         workload=str(workload),
         cluster=str(cluster),
+        promised=served.promised,
         meta=meta_of(question.settings[1]),
         remarks=tuple(dict.fromkeys(remarks)),
     )

@@ -195,10 +195,21 @@ def _meta(
         "seed": seed,
         "notes": [
             *notes,
+            *_simulated(on_cluster),
             *_pace(run.requests, log),
             *(each for one in (*others, run) for each in _peaks(one, on_cluster)),
         ],
     }
+
+
+def _simulated(on_cluster: Replayer) -> list[str]:
+    """Which target was simulated where seconds depend on it: without a recording that of the shipped one."""
+    recording = on_cluster.setting.recording
+    shapes = {model.name: model for model in recording.meta.models}
+    target = shapes.get(on_cluster.target)
+    if target is None or is_priced(on_cluster):
+        return []
+    return [f"simulated: {target.name} of {recording.about.name}, {target.parameters:,} parameters"]
 
 
 def _peaks(run: Replayable, on_cluster: Replayer) -> list[str]:

@@ -382,12 +382,15 @@ class TimedCost(CostModel):
         self._target = recording.meta.target
         self._requests = {request.request_id: request for request in recording.requests}
         self._extrapolate = extrapolate
-        timed = [request for request in recording.requests if not isnan(_plain_s(request))]
-        steps = sum(request.num_tokens[TARGET_ALONE] for request in timed)
-        plain_s = sum(_plain_s(request) * request.num_tokens[TARGET_ALONE] for request in timed)
+        drafters = recording.meta.drafters
+        self._prefilled = {info.name for info in drafters if info.prefilled}
+        if len(self._prefilled) == len(drafters):
+            self._prefilled.add(TARGET_ALONE)
+        timed = [request for request in recording.requests if not isnan(self._own_plain_s(request))]
+        steps = sum(map(self._plain_steps, timed))
+        plain_s = sum(self._own_plain_s(request) * self._plain_steps(request) for request in timed)
         self._plain_s = plain_s / steps if steps else nan  # mean over all steps of the target alone
         self._rounds: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
-        self._prefilled = {info.name for info in recording.meta.drafters if info.prefilled}
         most_accepted: dict[str, int] = {}
         for _, drafter, rounds in _all_rounds(recording):
             most_accepted[drafter] = max(most_accepted.get(drafter, 1), int(rounds.accepted.max()))
@@ -433,7 +436,9 @@ class TimedCost(CostModel):
         """Seconds of a recorded round; see `CostModel`."""
         request = self._requests[request_id]
         if drafter == TARGET_ALONE:
-            plain_s = _plain_s(request)
+            if not start and self._starts_by_prefill(request, TARGET_ALONE):
+                return 0.0, 0.0
+            plain_s = self._own_plain_s(request)
             return None if isnan(plain_s) or start >= request.num_tokens[TARGET_ALONE] else (0.0, plain_s)
         known = self._rounds.get((request_id, drafter))
         if known is None:
@@ -509,7 +514,7 @@ class TimedCost(CostModel):
         if rounds.draft_s is not None and rounds.verify_s is not None:
             return SplitRounds(draft_s=rounds.draft_s, verify_s=rounds.verify_s, shared=False)
         round_s = self._shared_s(request, drafter, rounds)
-        plain_s = _plain_s(request)
+        plain_s = self._own_plain_s(request)
         if isnan(plain_s):
             plain_s = self._plain_s
         # Without seconds of the target alone only whole rounds are known.
@@ -525,9 +530,21 @@ class TimedCost(CostModel):
         seconds = request.seconds(method) - request.prefill_s.get(method, 0.0)
         length = request.length(method)
         outside = length - int(np.minimum(rounds.accepted + 1, length - rounds.start).sum())
-        if method in self._prefilled and method in request.prefill_s:
-            outside -= 1
+        outside -= self._starts_by_prefill(request, method)
         return seconds / max(len(rounds.start) + max(0, outside), 1)
+
+    def _starts_by_prefill(self, request: RoundsRequest, method: str) -> bool:
+        """Whether a prefill with known seconds wrote the first token, so that no step did."""
+        return method in self._prefilled and method in request.prefill_s
+
+    def _plain_steps(self, request: RoundsRequest) -> int:
+        return request.num_tokens.get(TARGET_ALONE, 0) - self._starts_by_prefill(request, TARGET_ALONE)
+
+    def _own_plain_s(self, request: RoundsRequest) -> float:
+        """Seconds of a step of the target alone in this request, NaN if unknown."""
+        seconds = request.seconds(TARGET_ALONE) - request.prefill_s.get(TARGET_ALONE, 0.0)
+        steps = self._plain_steps(request)
+        return seconds / steps if steps else nan
 
 
 def _all_rounds(recording: RoundsRecording) -> Iterator[tuple[RoundsRequest, str, Rounds]]:
@@ -535,9 +552,3 @@ def _all_rounds(recording: RoundsRecording) -> Iterator[tuple[RoundsRequest, str
         for drafter, rounds in request.rounds.items():
             if len(rounds.start):
                 yield request, drafter, rounds
-
-
-def _plain_s(request: RoundsRequest) -> float:
-    """Seconds of a step of the target alone, NaN if unknown."""
-    seconds = request.seconds(TARGET_ALONE) - request.prefill_s.get(TARGET_ALONE, 0.0)
-    return seconds / request.num_tokens[TARGET_ALONE] if TARGET_ALONE in request.num_tokens else nan

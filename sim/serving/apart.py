@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import simpy
 
 from ...runs.recorder import ServingRecorder
-from ...runs.serving import TransferTotals
+from ...runs.serving import Lookups, TransferTotals
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from .charges import to_ps
 from .engine import Going, Replica
@@ -250,6 +250,12 @@ class PrefillReplica(Replica):
         """Free the blocks of a request whose keys and values were sent."""
         self._memory.release(session.serial)
         self.books.note_state(at_ps)
+
+    def close_books(self, until_ps: int) -> None:
+        """See `Replica`; members below the target never run here, so that no look-up of theirs counts as missed."""
+        super().close_books(until_ps)
+        for level in range(len(self._memory.members) - 1):
+            self._recorder.looked_up(self.index, level, Lookups())
 
     def _read(
         self, rows: list[ServedRequest], results: Sequence[Any], num_ending: int, chunks: Sequence[ServedRequest],

@@ -159,12 +159,12 @@ class Transfer:
         ArgumentError: a number out of range.
     """
 
-    bytes_per_s: float  # of the link, in [1, 1e18]
+    bytes_per_s: float  # of the link, in [1, 1e21]
     latency_s: float  # after the last byte has left, in [0, 1e6]; other transfers may run meanwhile
     token_bytes: int  # keys and values of one token of the target, >= 0
 
     def __post_init__(self) -> None:
-        check_within("`bytes_per_s`", self.bytes_per_s, "[1, 1e18]")
+        check_within("`bytes_per_s`", self.bytes_per_s, "[1, 1e21]")
         check_within("`latency_s`", self.latency_s, "[0, 1e6]")
         check_within("`token_bytes`", self.token_bytes, "[0, inf)")
 

@@ -375,6 +375,13 @@ def test_a_title_says_whose_seconds_a_cluster_has_but_for_those_of_the_device_th
     assert what_was_asked({"replicas": replicas, "cost": "large.json"}, "h100") == ["cost large.json"]
 
 
+def test_a_title_says_factors_and_devices_once_and_the_engine_that_was_asked_for():
+    asked = {"replicas": {"a": {"cost": "h100 x2 tensor parallel (sglang), draft x2"}}}
+    asked |= {"scale": {"draft": 2.0}, "tensor_parallel": 2, "engine": "sglang"}
+    assert what_was_asked(asked, "h100") == ["seconds of h100 x2 tensor parallel (sglang), draft x2"]
+    assert what_was_asked(asked | {"cost": "h100"}, "h100") == ["cost h100 (sglang), tensor parallel 2, draft x2"]
+
+
 def test_what_is_equal_is_no_matter_of_chance():
     (_, said) = in_words([Best(rate=4.0, policy="a", tied=("b", "c"), same=("b", "c"))], IN_SYSTEM)
     assert said == "at 4 arrivals/s b and c did exactly as well as a"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from paceline.base.errors import ArgumentError
 from paceline.decoding.steps import PolicyError
 from paceline.reports.intervals import geometric_interval
 from paceline.reports.serving import Promises
@@ -13,6 +14,7 @@ from paceline.reports.waterfall_under_load import LOSSES_UNDER_LOAD, SpentUnderL
 from paceline.studies.load import LoadRuns, compare_under_load
 from paceline.studies.options import SimulateOptions
 from paceline.studies.rates import find_rates
+from paceline.studies.recommend_under_load import recommend_under_load
 from paceline.studies.serving import serving_setting, simulate
 
 from ..cli.command_line import done
@@ -40,6 +42,22 @@ def test_the_target_alone_is_served_beside_policies_once(found):
     assert with_plain.gain(with_plain.rows[1]) == at_rate.gain(at_rate.rows[0])
     assert with_plain.gain(with_plain.rows[0]).bounds == (1, 1)
     assert with_plain.gain_range(with_plain.rows[0]) == (1, 1)
+
+
+def test_replicas_with_a_policy_of_their_own_keep_it_in_every_row_which_a_line_says(tmp_path):
+    cluster = tmp_path / "two.toml"
+    table = '[[replicas]]\nname = "{}"\ndevice = "h100"\n'
+    cluster.write_text(table.format("fast") + 'policy = "draft:2/target"\n' + table.format("open"))
+    asked = {"workload": LOAD, "cluster": cluster, "cost": "h100", "models": LARGE["models"], "seeds": 1}
+    compared = compare_under_load("pico", ["draft:4/target"], **asked, why=True)
+    (at_rate,) = compared.rates
+    assert [row.about.policy for row in at_rate.rows] == ["draft:4/target"]
+    waterfall = compared.why[None].policies["draft:4/target"]
+    assert waterfall.speed_up == pytest.approx(at_rate.gain(at_rate.rows[0]).mean)
+    kept = "draft:2/target on fast in every run: policies, and the target alone, are those of the other replicas"
+    assert kept in compared.remarks
+    with pytest.raises(ArgumentError, match="open, for K to be chosen there, got draft:2/target on fast"):
+        recommend_under_load("pico", **asked, drafter="draft")
 
 
 def test_ranges_are_of_the_same_requests_at_the_ends_of_the_cost(found):
@@ -157,6 +175,23 @@ def adds_up(found):
             own, alone = (each.runs[0].metrics.in_system_s for each in (row, one.alone))
             assert each.speed_up == pytest.approx(alone / own, rel=1e-9)
             yield each
+
+
+def test_drafts_count_where_they_run_if_others_read_the_prompts(tmp_path):
+    """Requests that never meet lose the same on one replica and on two with a link that takes no time."""
+    table = '[[replicas]]\nname = "{0}"\nrole = "{0}"\ndevice = "h100"\n'
+    apart = tmp_path / "apart.toml"
+    apart.write_text(table.format("prefill") + table.format("decode") + "[transfer]\nbytes_per_s = 1e21\n")
+    asked = BY_DEVICE | {"seeds": 1, "workload": "constant:rate=1,requests=3,prompt=100,output=24", "why": True}
+    one, two = (
+        compare_under_load("pico", ["draft:4/target"], **asked | {"cluster": cluster})
+        .why[None]
+        .policies["draft:4/target"]
+        for cluster in ("h100", apart)
+    )
+    assert one.losses["drafting"] > 0.1
+    assert two.perfect == pytest.approx(one.perfect, rel=1e-3)
+    assert two.losses == pytest.approx(one.losses, abs=1e-3)
 
 
 PAIR = """

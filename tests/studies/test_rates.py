@@ -239,6 +239,8 @@ def test_goodput_may_be_asked_for(cost):
     asked = {**ASKED, "cost": cost, "seeds": 1, "slo": {"ttft": 0.03}}
     found = paceline.find_rates(None, "plain", limits="slo_share > 0.9", **asked)
     assert found.rows[0].figures["slo_share"] > 0.9
+    assert found.tables()[0].title.endswith("; slo_share > 0.9; SLO ttft 0.03 s")
+    assert found.to_json()["slo"] == {"ttft": 0.03}
     assert found.lines() == []
 
 

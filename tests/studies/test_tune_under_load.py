@@ -62,7 +62,8 @@ def test_the_command_and_its_refusals():
     served = (*words, "--workload", "poisson:requests=6", "--cluster", "h100", "--cost", "cost.json", "--jobs", "1")
     told = done(*served, "--rate", "8", "--slo", "tpot=0.03", "--seeds", "1", "--json", "t.json")
     assert told == ""
-    assert json.loads(Path("t.json").read_text())["figure"] == "goodput_per_s"
+    written = json.loads(Path("t.json").read_text())
+    assert (written["figure"], written["slo"]) == ("goodput_per_s", {"tpot": 0.03})
     assert refused(*served).startswith("--workload goes with --slo, for the most goodput, or with --find-rate")
     assert refused(*served, "--find-rate", LIMITS, "--rate", "2").startswith(
         "--rate must be left out beside --find-rate"

@@ -687,6 +687,7 @@ def test_other_seconds_are_beyond_the_bounds_and_said_so(observed_runs):
     found = validate_observed(observed_runs / "b", **given)
     assert not found.within
     assert "beyond: TTFT mean, ms" in found.lines()[-1]
+    assert "simulated: target of pico, 8,689,408 parameters" in found.lines()
     assert validate_observed(observed_runs / "b", **given, mean_bound=10.0, tail_bound=10.0).within
     asked = ("validate", "--observed", observed_runs / "b", "--cluster", given["cluster"], "--cost", "cpu-roofline")
     ran = paceline(*asked)
@@ -764,7 +765,10 @@ def test_what_did_not_finish_is_not_replayed_and_said_so(observed_runs):
     found = json.loads(ran.out)
     assert (ran.code, ran.err, found["within"]) == (1, "", False)  # seconds of the device, not of the server
     assert found["requests"] == len(rest)
-    assert found["notes"] == ["2 observed requests did not finish, or had no text: not replayed"]
+    assert found["notes"] == [
+        "2 observed requests did not finish, or had no text: not replayed",
+        "simulated: target of pico, 8,689,408 parameters",
+    ]
 
 
 @pytest.mark.parametrize("blocks", [1, 6])

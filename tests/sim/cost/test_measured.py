@@ -1,6 +1,7 @@
 """Seconds of profiles and of recorded rounds."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -353,6 +354,27 @@ def test_prefill_is_no_share_of_a_round_and_tokens_outside_rounds_are_steps_of_t
     assert (cost.round_s("a", 0, ""), cost.round_s("a", 3, "eagle")) == ((0.0, 1.0), (2.0, 1.0))
     request = request_of("a", {"eagle": rounds_of([2, 1])}, tokens=9, wall_s={"eagle": 12.0})
     assert TimedCost(recording_of(request)).round_s("a", 0, "eagle") == (0.0, 2.0)  # two rounds and four more tokens
+
+
+def test_a_prefill_that_writes_the_first_token_leaves_one_step_fewer_to_the_target_alone():
+    def of(tokens, rest_s):
+        walls = {"wall_s": {"": 2.0 + rest_s}, "prefill_s": {"": 2.0}}
+        return request_of(f"{tokens}", {}, tokens=tokens, **walls)
+
+    def recorded(*requests):
+        found = recording_of(*requests)
+        (drafter,) = found.meta.drafters
+        return replace(
+            found, meta=found.meta.model_copy(update={"drafters": (drafter.model_copy(update={"prefilled": True}),)})
+        )
+
+    rounds = request_of("a", ROUNDS, tokens=8, wall_s={"eagle": 6.0})
+    cost = TimedCost(recorded(of(5, 8.0), of(1, 0.01), rounds))
+    assert [cost.round_s("5", start, "") for start in (0, 1, 4)] == [(0.0, 0.0), (0.0, 2.0), (0.0, 2.0)]
+    assert (cost.round_s("1", 0, ""), cost.round_s("1", 1, "")) == ((0.0, 0.0), None)
+    assert seconds(cost, 1, model="target") == 2.0
+    with pytest.raises(CostRangeError, match="the log has no seconds of target alone"):
+        seconds(TimedCost(recorded(of(1, 0.01), rounds)), 1, model="target")
 
 
 def test_without_seconds_of_the_target_alone_a_round_is_one_piece():

@@ -141,6 +141,19 @@ def test_what_the_decoder_has_cached_is_not_sent():
     assert [level.lookups.found_tokens for level in run.log.meta.replicas[1].members] == [40]
 
 
+def test_members_that_never_run_where_prompts_are_read_are_not_looked_up_there():
+    """So the draft's share of hits is that of the replica where it runs: at first none, then two blocks each time."""
+    arrivals = [Arrival(f"q{index}", index * 10**12, 20, 8, blocks=(1, 2)) for index in range(3)]
+    given = limits_of(pico(), block_tokens=10)
+    run = apart(arrivals, pico(), "draft:2/target", given, unit_tokens=10, transfer=FREE).go()
+    members = run.log.meta.members
+    reading, writing = (
+        dict(zip(members, [one.lookups for one in replica.members], strict=True)) for replica in run.log.meta.replicas
+    )
+    assert [name for name, lookups in reading.items() if lookups.asked_tokens] == ["target"]
+    assert writing["draft"].found_blocks == 4
+
+
 def test_blocks_of_a_prompt_are_held_until_it_has_been_sent():
     """The second prompt finds room only when the first has left: 20 tokens and one more, in blocks of 4."""
     arrivals = [Arrival("a", 0, 20, 3), Arrival("b", 0, 20, 3)]
