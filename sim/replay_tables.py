@@ -87,7 +87,7 @@ def in_order(tables: ReplayTables, order: int, *, parts: int = 1) -> ReplayTable
     if order == 0:
         return tables
     other = reordered(tables.trace, order, parts=parts)
-    return by_form(other, tries=cast(TrieTables, tables).reordered, rounds=_rounds_tables)
+    return by_form(other, tries=lambda trie: cast(TrieTables, tables).reordered(trie), rounds=_rounds_tables)
 
 
 def check_observed(policy: Policy, name: str, recording: ReplayTables) -> None:

@@ -176,7 +176,8 @@ def test_width_is_what_a_forward_takes_for_more_tokens_than_rows(tmp_path, batch
     found = compare(open_recording("pico"), ["plain", "draft:4/target"], why=True, **asked).why
     alone, drafted = (read_run_log(path) for path in sorted((tmp_path / "runs").iterdir()))
     run, prefills = Spent.of(drafted), drafted.steps["op"][drafted.steps["prefill"] == 1]
-    judged = (drafted.ops["level"] == len(drafted.meta["members"]) - 1) & ~np.isin(np.arange(len(drafted.ops["kind"])), prefills)
+    is_target = drafted.ops["level"] == len(drafted.meta["members"]) - 1
+    judged = is_target & ~np.isin(np.arange(len(is_target)), prefills)
     wider_s = token_s * (drafted.ops["new_tokens"] - drafted.ops["num_rows"])[judged].sum()
     share = wider_s / drafted.ops["duration_s"][judged].sum()
     assert run.target_s - run.narrow_s(Spent.of(alone)) == pytest.approx(share * run.target_s, rel=1e-6, abs=1e-9)

@@ -369,6 +369,17 @@ def test_orders_that_change_nothing_change_no_figure():
     assert "over 50 orders of the requests, on which no policy depends" in found.tables()[0].remarks[-1]
 
 
+def test_orders_of_an_imported_log(tmp_path):
+    """It has no tables that the orders could share; a policy that learns is run in each."""
+    rounds = [{"feature": sequential([1, 1, 1, accepted] * 3, 2)} for accepted in (0, 1, 2)]
+    requests = [one_request({"": 12, "feature": 12}, each, request_id=f"r{at}") for at, each in enumerate(rounds)]
+    logged = small_rounds.recording_of(*requests, drafters=(("feature", True, 2),))
+    cost = tmp_path / "cost.json"
+    cost.write_text('{"feature": {"intercept_s": 0.001}, "target": {"intercept_s": 0.01}}')
+    found = compare(logged, ["adaptive"], orders=3, cost=cost)
+    assert {row["policy"]: row["orders"] for row in found.to_dicts()} == {"adaptive": 3, "plain": 1}
+
+
 def test_chance_and_orders_are_joined(recording):
     """Where decisions are drawn, each run has the next seed and the next order, of the fewer anew from the first."""
     found = compare(recording, CHAINS, shift_acceptance={"draft": -0.1}, seeds=2, orders=3)
