@@ -27,7 +27,6 @@ from paceline.policies import (
     make_policy,
 )
 from paceline.policies.fixed import Chain
-from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
@@ -39,6 +38,7 @@ from paceline.studies.agree import synthetic_cost
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Closure, Sampling
 
+from ..runtime.offline import decoded
 from ..tiny_models import random_prompts, tiny_pool_of_four
 
 LOOKUPS = (
@@ -246,19 +246,9 @@ def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None, st
     log = simulate(Scenario(tables=tables, cost=prices, batch=batch, start=start), watched, "p", outputs=tokens)
     assert log.steps["modelled"].sum() == 0
     rewatched = Watched(build(loaded_pool(pool)))
-    outputs, run = decode(
-        pool,
-        rewatched,
-        prompts,
-        sampling=trace.meta.sampling,
-        max_new_tokens=trace.requests[0].max_new_tokens,
-        name="p",
-        batch=batch,
-        start=start,
-        memory=Memory(cache=cache),
-        prices=prices,
-        debug=True,
-    )
+    given = {"sampling": trace.meta.sampling, "num_tokens": trace.requests[0].max_new_tokens, "start": start}
+    given |= {"batch": batch, "memory": Memory(cache=cache), "prices": prices, "debug": True}
+    outputs, run = decoded(pool, rewatched, prompts, **given)
     return (tokens, log, watched), ({output.request_id: list(output.tokens) for output in outputs}, run, rewatched)
 
 
