@@ -11,7 +11,7 @@ from paceline.sim.serving.routers import ROUTERS, Dispatcher, RouterSetting
 from paceline.sim.serving.serve import serve
 from paceline.traces.workloads import open_workload
 
-from ...data_folder import data_folder
+from ...data_folder import data_folder, with_data
 from .engine.served_runs import Watching, pico
 
 DATA = data_folder()
@@ -29,10 +29,7 @@ COST = FileCost(
         )
     },
 )
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(DATA is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA"),
-]
+pytestmark = [pytest.mark.slow, with_data]
 
 
 class Published:
