@@ -10,7 +10,6 @@ from paceline.decoding.legal_steps import check_step
 from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Member, PolicyError, Pool, Verify, make_policy
-from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
@@ -18,6 +17,7 @@ from paceline.runtime.recording.recorder import record
 from paceline.traces.meta import Closure, Sampling
 
 from ...pairs import pairs
+from .. import offline
 from ..conftest import ALPHABET, EOS, letters, random_llama
 from ..pools.making import GREEDY, asked, at, slim
 from .trained_tokenizers import byte_level, lower_casing, unigram
@@ -27,10 +27,8 @@ PROMPTS = asked("hello there", "a", "the cat, the cat", "pace line.\nriders draf
 SHIFT = 7
 
 
-def decoded(pool, policy, *, prompts=PROMPTS, sampling=GREEDY, batch=1, start=Start.prefill):
-    built = make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy
-    given = {"sampling": sampling, "max_new_tokens": 24, "batch": batch, "start": start, "debug": True}
-    outputs, log = decode(pool, built, prompts, name="p", **given)
+def decoded(pool, policy, *, prompts=PROMPTS, **options):
+    outputs, log = offline.decoded(pool, policy, prompts, num_tokens=24, debug=True, **options)
     return [output.tokens for output in outputs], log
 
 
