@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from paceline.decoding.legal_steps import Policy
 from paceline.decoding.prompt_lookup import LookupRule
 from paceline.decoding.seen import Start
 from paceline.policies import (
@@ -140,7 +141,7 @@ class Watched:
         self._policy.learn(outcome)
 
 
-class Wanderer:
+class Wanderer(Policy):
     """Any legal steps, drawn with a seed; `most` bounds the pending tokens, so that a small recording holds them."""
 
     def __init__(self, pool, *, seed, most, rules=(), commits=False):
@@ -168,9 +169,6 @@ class Wanderer:
             verifies += [Verify(verify.model, rule) for verify in verifies[:3] if seen.num_pending]
         return verifies
 
-    def learn(self, outcome):
-        pass
-
 
 class Thrifty:
     """Weighs seconds, as the clock, the load and outcomes tell them."""
@@ -189,7 +187,7 @@ class Thrifty:
         self._spent[outcome.step.model] += outcome.duration_s
 
 
-class Cycle:
+class Cycle(Policy):
     """The same steps over and over, those that are legal: smaller and larger members write and judge in turns."""
 
     def __init__(self, steps):
@@ -204,9 +202,6 @@ class Cycle:
             if seen.room > 0 if isinstance(step, Draft) else seen.waiting(step.model):
                 return step
         return Verify("target")
-
-    def learn(self, outcome):
-        pass
 
 
 @pytest.fixture(scope="module")

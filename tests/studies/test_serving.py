@@ -8,6 +8,7 @@ import signal
 import paceline
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.decoding.legal_steps import Policy
 from paceline.runs.serving import read_serving
 from paceline.studies.load import compare_under_load
 from paceline.studies.serving import BrokenWorkloadError, simulate
@@ -82,7 +83,7 @@ def test_a_run_is_what_its_folder_says(tmp_path, mine):
         found.write(tmp_path / "run")
 
 
-class Interrupting:
+class Interrupting(Policy):
     """Plain decoding that presses Ctrl-C once, after a while."""
 
     def __init__(self, pool, after=50):
@@ -96,9 +97,6 @@ class Interrupting:
         if not self._after:
             os.kill(os.getpid(), signal.SIGINT)
         return Verify(self._target)
-
-    def learn(self, outcome):
-        pass
 
 
 def test_an_interrupt_leaves_what_was_simulated(tmp_path):
@@ -269,7 +267,7 @@ CLASSES = [
 ]
 
 
-class Listens:
+class Listens(Policy):
     """Notes what it sees of classes and deadlines."""
 
     seen = set()  # noqa: RUF012 - of all that are built
@@ -280,9 +278,6 @@ class Listens:
     def decide(self, seen):
         self.seen.add((seen.slo, seen.deadline_s is not None))
         return paceline.policies.Verify(self.target)
-
-    def learn(self, outcome):
-        pass
 
 
 def test_classes_have_promises_and_deadlines_of_their_own(tmp_path):

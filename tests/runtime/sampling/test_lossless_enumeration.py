@@ -13,7 +13,7 @@ from paceline.base.errors import ArgumentError
 from paceline.decoding.loop import Loop
 from paceline.decoding.prompt_lookup import LookupRule
 from paceline.decoding.session import Session
-from paceline.policies import Band, ConfidenceBelow, Draft, Ensemble, Ratio, Typical, Verify, make_policy
+from paceline.policies import Band, ConfidenceBelow, Draft, Ensemble, Policy, Ratio, Typical, Verify, make_policy
 from paceline.policies.fixed import Chain, ViaSDLossless
 from paceline.policies.lossy import PyramidSD
 from paceline.runs.log import RunLedger
@@ -183,7 +183,7 @@ def test_a_draft_that_stops_early_changes_nothing():
     assert distance(TOP_K, lambda pool: Chain(pool, "one:2/target", stop=stop), 3) < 1e-9
 
 
-class Turns:
+class Turns(Policy):
     """Steps by position: larger members write, smaller ones judge, the target judges what several endorse."""
 
     def __init__(self, steps):
@@ -197,9 +197,6 @@ class Turns:
             if seen.room > 0 if isinstance(step, Draft) else seen.waiting(step.model) > 0:
                 return step
         return Verify("target")
-
-    def learn(self, outcome):
-        pass
 
 
 @pytest.mark.parametrize(

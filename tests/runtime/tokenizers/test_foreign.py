@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.decoding.legal_steps import check_step
+from paceline.decoding.legal_steps import Policy, check_step
 from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Member, PolicyError, Pool, Verify, make_policy
@@ -101,12 +101,9 @@ def test_without_a_text_to_read_it_drafts_nothing(shifted_pool, batch):
 
 
 def test_it_cannot_judge(shifted_pool):
-    class Wrong:
+    class Wrong(Policy):
         def decide(self, seen):
             return Verify("draft")
-
-        def learn(self, outcome):
-            pass
 
     with pytest.raises(PolicyError, match=r"draft .*cannot verify"):
         decoded(shifted_pool, Wrong())
