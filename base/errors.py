@@ -112,6 +112,14 @@ def repeated(values: Iterable[Value]) -> list[Value]:
     return again
 
 
+def check_each_once(name: str, values: Sequence[Hashable]) -> None:
+    """Raise ArgumentError, which names the argument, for no values, or one that is given twice."""
+    if not values:
+        raise ArgumentError(f"`{name}` must hold one, got none")
+    if twice := repeated(values):
+        raise ArgumentError(f"`{name}` {twice[0]} is given twice")
+
+
 def _beginning(names: Sequence[str], where: str) -> str:
     ends = list(accumulate(len(name) + 2 for name in names))
     shown = bisect_right(ends, _MOST_LISTED)

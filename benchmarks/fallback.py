@@ -11,21 +11,16 @@ from time import perf_counter
 
 import numpy as np
 from paceline.base.files import shipped
-from paceline.policies import make_policy
 from paceline.policies.about import round_tokens
 from paceline.reports import Summary, summarise_run
-from paceline.runs.log import RunLog
-from paceline.sim import Scenario, simulate
-from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.hazard import Hazard
-from paceline.sim.replay_tables import tables_of
 from paceline.traces import read_trace
 from paceline.traces.contexts.recording import TrieRecording
 from paceline.traces.importers import read_recording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds
 from paceline_laboratory.findings import Cell, table_cell
-from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, synthetic_log
+from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, replay, rounds_taken, synthetic_log
 from shared.report import parser_of, show
 
 SHORT, LONG = 3, 8
@@ -34,14 +29,6 @@ SEEDS = range(8)
 SUBTASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 OTHERS = "MT-Bench"
 EAGLE = "specbench_yukiki/vicuna-7b-v1.3-eagle-float16-temperature-0.0.jsonl.gz"
-
-
-def replay(recording: TrieRecording | RoundsRecording, drafter: str, window: int, seed: int = 0) -> RunLog:
-    tables = tables_of(recording)
-    chain = f"{drafter}:{window}/{tables.pool.target}"
-    flat = FileCost("flat", dict.fromkeys(tables.pool.names, CostLine(intercept_s=1.0)))
-    scenario = Scenario(tables=tables, cost=flat, seed=seed)
-    return simulate(scenario, make_policy(chain, tables.pool), chain)
 
 
 def of_drafter(drafter: str, by_start: bool) -> list[Cell]:
@@ -122,15 +109,6 @@ def rate(rounds: list[Rounds], window: int) -> float:
     """Accepted over judged tokens in a log of drafts of `window` tokens."""
     accepted = np.concatenate([one.accepted for one in rounds])
     return float(np.minimum(accepted, window).sum() / np.minimum(accepted + 1, window).sum())
-
-
-def rounds_taken(recording: RoundsRecording, seed: int) -> np.ndarray:
-    """Rounds by request, in the recording's order, of a replay with the drafter's own window."""
-    (drafter,) = recording.meta.drafters
-    log = replay(recording, drafter.name, drafter.window, seed)
-    taken = np.bincount(log.rounds()["request"], minlength=len(recording.requests))
-    by_id = dict(zip(log.requests["request_id"].tolist(), taken.tolist(), strict=True))
-    return np.array([by_id[one.request_id] for one in recording.requests])
 
 
 def unseen_requests(recording: RoundsRecording) -> Iterator[np.ndarray]:

@@ -14,6 +14,7 @@ from ..traces.rounds.rounds import LOOKUP
 from ..traces.shapes_given import given_shapes
 from .options import ModelsOption
 from .output import JsonOption, check_json_path, check_new_folder, show
+from .typed import named_texts
 
 FormatArgument = Annotated[
     str,
@@ -63,10 +64,10 @@ def import_(
     options = ImportOptions(
         name=out.name.removesuffix(".trace") if name is None else name,
         target=target,
-        names=_pairs("--drafter", drafter),
+        names=named_texts("--drafter", "NAME", drafter, named_by_file=True),
         token_drafters=frozenset(token_drafter or ()),
-        windows={key: _window(key, value) for key, value in _pairs("--window", window).items()},
-        prefilled={key: _prefilled(key, value) for key, value in _pairs("--start", start).items()},
+        windows={key: _window(key, value) for key, value in named_texts("--window", "K", window).items()},
+        prefilled={key: _prefilled(key, value) for key, value in named_texts("--start", "START", start).items()},
         models=given_shapes(models or (), target),
         skip_bad_lines=skip_bad_lines,
         lookup=None if lookup is None else _lookup(lookup),
@@ -76,19 +77,6 @@ def import_(
     )
     imported = import_logs(files, out, options, format_name=format_name)
     show(json, imported)
-
-
-def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
-    """`KEY=VALUE` options, split at the last `=`, since file names may contain it."""
-    pairs: dict[str, str] = {}
-    for text in values or ():
-        key, _, value = text.rpartition("=")
-        if not key or not value:
-            raise ValueError(f"{option} must be of the form KEY=VALUE, got {text!r}")
-        if key in pairs:
-            raise ValueError(f"{option} must name {key} once, got {text!r}")
-        pairs[key] = value
-    return pairs
 
 
 def _load(requests: int | None, output_tokens: int | None, prompt_tokens: int | None) -> Load | None:

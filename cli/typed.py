@@ -93,15 +93,19 @@ def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[s
     return values
 
 
-def named_texts(option: str, what: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """The text of each name, in the order given; as `named_numbers`, of `NAME=text`."""
+def named_texts(option: str, what: str, texts: Sequence[str] | None, *, named_by_file: bool = False) -> dict[str, str]:
+    """The text of each name, in the order given; as `named_numbers`, of `NAME=text`.
+
+    With `named_by_file` a name may be that of a file, which may contain `=`: the last one ends it.
+    """
     values: dict[str, str] = {}
     for text in texts or ():
-        name, _, value = text.partition("=")
+        name, _, value = text.rpartition("=") if named_by_file else text.partition("=")
         if name in values:
             raise ValueError(f"{option} {name} is given twice")
         if not name or not value:
-            raise ValueError(f"{option} must be NAME={what}, got {text!r}")
+            form = "FILE_OR_METHOD" if named_by_file else "NAME"
+            raise ValueError(f"{option} must be {form}={what}, got {text!r}")
         values[name] = value
     return values
 

@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import ArgumentError, counted, innermost, is_foreign, repeated
+from ..base.errors import ArgumentError, check_each_once, counted, innermost, is_foreign
 from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -294,9 +294,7 @@ def swept(
 ) -> Sweep:
     """As `sweep`, as a part of the stage `within`, which shows each policy; None: a stage of its own."""
     batches = asked.batches
-    twice = repeated(batches)
-    if twice or not batches:
-        raise ArgumentError(f"`batches` {twice[0]} is given twice" if twice else "`batches` must hold one, got none")
+    check_each_once("batches", batches)
     if asked.on is not None:
         raise ArgumentError(
             "`on` does not apply to a sweep, which shows one speed-up a cell and not the range of three"

@@ -5,13 +5,13 @@ recording of these models, which the simulator replays. Each cell is unique: no 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, ClassVar, TypeVar
 
-from ..base.errors import ArgumentError, check_least, counted, repeated
+from ..base.errors import ArgumentError, check_each_once, check_least, counted
 from ..base.terminal import Progress, quiet, tell, tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.seen import Observation, Start
@@ -58,17 +58,9 @@ def check_cells(batches: Sequence[int], tags: Sequence[str] | None, requests: in
     """Raise ArgumentError for counts below 1, and for empty or repeated batches or tags."""
     for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
         check_least(f"`{name}`", least, 1)
-    _check_each_once("batches", batches)
+    check_each_once("batches", batches)
     if tags is not None:
-        _check_each_once("tags", tags)
-
-
-def _check_each_once(name: str, values: Sequence[Hashable]) -> None:
-    if not values:
-        raise ArgumentError(f"`{name}` must hold one, got none")
-    twice = repeated(values)
-    if twice:
-        raise ArgumentError(f"`{name}` {twice[0]} is given twice")
+        check_each_once("tags", tags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,8 +205,7 @@ def _meta(
 def _simulated(on_cluster: Replayer) -> list[str]:
     """Which target was simulated where seconds depend on it: without a recording that of the shipped one."""
     recording = on_cluster.setting.recording
-    shapes = {model.name: model for model in recording.meta.models}
-    target = shapes.get(on_cluster.target)
+    target = recording.known_shapes().get(on_cluster.target)
     if target is None or is_priced(on_cluster):
         return []
     return [f"simulated: {target.name} of {recording.about.name}, {target.parameters:,} parameters"]

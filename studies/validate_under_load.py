@@ -15,7 +15,6 @@ from ..base.errors import ArgumentError, check_least, counted
 from ..base.terminal import tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.results import Deferred, Failed, Judged
-from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.steps import Draft, PolicyError, Verify
 from ..policies.about import about_of
@@ -170,23 +169,12 @@ class ModelsWorld:
         self._left = left
         self._stopwatch = stopwatch
         self._target = len(models.pool.members) - 1
-
-    def open(self, session: Session) -> None:
-        """See `World`."""
-        self._models.open(session)
+        self.open, self.preempt, self.signal = models.open, models.preempt, models.signal
 
     def close(self, session: Session) -> None:
         """See `World`."""
         self._models.close(session)
         self._answers.release(session.request_id)
-
-    def preempt(self, session: Session) -> None:
-        """See `EngineWorld`."""
-        self._models.preempt(session)
-
-    def signal(self, session: Session, index: int) -> Signal:
-        """See `World`."""
-        return self._models.signal(session, index)
 
     def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
         """See `EngineWorld`; raises as `verify`."""

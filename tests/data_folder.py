@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 BESIDE = Path(__file__).parents[1].parent / "shared" / "data"
 
 
@@ -11,6 +13,11 @@ def data_folder() -> Path | None:
     named = os.environ.get("PACELINE_DATA")
     folder = Path(named) if named else BESIDE
     return folder if folder.is_dir() else None
+
+
+with_data = pytest.mark.skipif(
+    data_folder() is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA"
+)
 
 
 def data_files(folder: str, pattern: str = "*") -> list[Path]:

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import site
-import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -13,18 +12,13 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from .cli.command_line import run
+
 ROOT = Path(__file__).parents[1]
 DATA = ("pools", "recordings")
 BESIDE_CODE = (".html", ".pyi", ".toml", ".mplstyle", ".typed")
 OUTSIDE = ("tests", "benchmarks", "examples", "docs", "laboratory", "build", "dist")
 UNFINISHED = (".part", ".work")
-
-
-def run(command, folder, **environment):
-    given = {"cwd": folder, "env": {**os.environ, **environment}, "capture_output": True, "text": True}
-    ran = subprocess.run(list(map(str, command)), check=False, **given)
-    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
-    return ran.stdout
 
 
 def is_left_out(folder, names):

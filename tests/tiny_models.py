@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import torch
 from paceline.decoding.prompt_lookup import LookupRule
-from paceline.runtime.pools.members import LoadedMember
+from paceline.runtime.pools.members import describe_lookup, describe_model
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.prompts import Prompt
@@ -26,13 +26,13 @@ def tiny_pool_of_four(seed: int = 1, lookup: LookupRule = LOOKUP) -> ModelPool:
     torch.set_num_threads(1)
     target = _random_llama(seed)
     submodels = {name: make_submodel(target, skipped) for name, skipped in SKIPPED.items()}
-    members = [_member(name, model, kind="submodel") for name, model in submodels.items()]
+    members = [describe_model(name, "submodel", model, None) for name, model in submodels.items()]
     return ModelPool(
         name="tiny",
         members=(
-            _member("ngram", None, kind="ngram", lookup=lookup),
+            describe_lookup("ngram", lookup),
             *members,
-            _member("target", target, kind="model"),
+            describe_model("target", "model", target, None),
         ),
         tokenizer=_tokenizer(),
         tokenizer_sha256="0" * 64,
@@ -73,20 +73,6 @@ def _random_llama(seed: int) -> LlamaForCausalLM:
         layer.self_attn.o_proj.weight.mul_(0.3)
         layer.mlp.down_proj.weight.mul_(0.3)
     return model
-
-
-def _member(name: str, model: LlamaForCausalLM | None, *, kind: str, lookup: LookupRule | None = None) -> LoadedMember:
-    return LoadedMember(
-        name=name,
-        kind=kind,
-        model=model,
-        lookup=lookup if model is None else None,
-        num_parameters=0 if model is None else sum(weight.numel() for weight in model.parameters()),
-        num_layers=0 if model is None else model.config.num_hidden_layers,
-        hidden_size=0 if model is None else 32,
-        kv_bytes_per_token=0 if model is None else 2 * 2 * 8 * 4 * model.config.num_hidden_layers,
-        dtype="none" if model is None else "float32",
-    )
 
 
 def _tokenizer() -> Tokenizer:

@@ -5,19 +5,25 @@ from dataclasses import replace
 from math import erfc
 
 import numpy as np
+from paceline.decoding.seen import Start
+from paceline.policies import make_policy
 from paceline.runs.log import RunLog
+from paceline.sim import Scenario, simulate
+from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.replay_tables import tables_of
+from paceline.traces.contexts.recording import TrieRecording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
 FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
 
 
-def difficult_texts(persistence: float) -> np.ndarray:
-    """`[60, 300]` difficulty of positions, uniform on [0, 1)."""
+def difficult_texts(persistence: float, requests: int = 60) -> np.ndarray:
+    """`[requests, 300]` difficulty of positions, uniform on [0, 1): ranks of a normal walk."""
     rng = np.random.default_rng(0)
-    walk = [rng.standard_normal(60)]
+    walk = [rng.standard_normal(requests)]
     for _ in range(299):
-        walk.append(persistence * walk[-1] + np.sqrt(1 - persistence**2) * rng.standard_normal(60))
+        walk.append(persistence * walk[-1] + np.sqrt(1 - persistence**2) * rng.standard_normal(requests))
     return np.vectorize(lambda z: 0.5 * erfc(-z / 2**0.5))(np.array(walk).T)
 
 
@@ -54,8 +60,28 @@ def difficult_rounds(texts: np.ndarray, window: int) -> RoundsRecording:
     return log_of("made up", map(request, range(len(texts))), window=window)
 
 
-def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecording:
-    """A run as an engine would log it, with drafts cut to `most` tokens."""
+def replay(
+    recording: TrieRecording | RoundsRecording, drafter: str, window: int, seed: int = 0, start: Start | None = None
+) -> RunLog:
+    """A run of one drafter and the target, whose forwards all take a second."""
+    tables = tables_of(recording)
+    chain = f"{drafter}:{window}/{tables.pool.target}"
+    flat = FileCost("flat", dict.fromkeys(tables.pool.names, CostLine(intercept_s=1.0)))
+    scenario = Scenario(tables=tables, cost=flat, seed=seed, start=start)
+    return simulate(scenario, make_policy(chain, tables.pool), chain)
+
+
+def rounds_taken(recording: RoundsRecording, seed: int) -> np.ndarray:
+    """Rounds by request, in the recording's order, of a replay with the drafter's own window."""
+    (drafter,) = recording.meta.drafters
+    log = replay(recording, drafter.name, drafter.window, seed)
+    taken = np.bincount(log.rounds()["request"], minlength=len(recording.requests))
+    by_id = dict(zip(log.requests["request_id"].tolist(), taken.tolist(), strict=True))
+    return np.array([by_id[one.request_id] for one in recording.requests])
+
+
+def cut(log: RunLog, drafter: str, *, by_start: bool, most: int, tagged: bool = False) -> RoundsRecording:
+    """A run as an engine would log it, with drafts cut to `most` tokens; without tags unless `tagged`."""
     rounds = log.rounds()
     prefills = np.bincount(log.steps["request"], log.steps["prefill"], minlength=len(log.requests["request_id"]))
     records = []
@@ -67,8 +93,8 @@ def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecord
             accepted=np.minimum(accepted, most).astype(np.int32),
             drafted=np.minimum(drafted, most).astype(np.int32),
         )
-        length = int(log.requests["emitted_tokens"][index])
-        records.append(RoundsRequest(request_id=request_id, tag="", num_tokens={"": length}, rounds={drafter: found}))
+        length, tag = int(log.requests["emitted_tokens"][index]), str(log.requests["tag"][index]) if tagged else ""
+        records.append(RoundsRequest(request_id=request_id, tag=tag, num_tokens={"": length}, rounds={drafter: found}))
     begun = bool(prefills.any())
     return log_of("cut", records, window=most, drafter=drafter, by_start=by_start, prefilled=begun)
 

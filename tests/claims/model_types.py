@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
 )
+
+from ..word_models import words
 
 MODEL_TYPES = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 VOCABULARY, END, HEADS = 64, 3, 4
@@ -67,10 +68,7 @@ def whole_model(config: PreTrainedConfig, *, seed: int = 1) -> PreTrainedModel:
 def write_pool(folder: Path, members: tuple[str, ...]) -> Path:
     """A pool file; `slim` leaves the second layer of `target` out, the others are in folders of their names."""
     folder.mkdir(exist_ok=True)
-    words = {f"t{token}": token for token in range(VOCABULARY)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t2"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    words(VOCABULARY, letter="t", unknown=2).save(str(folder / "tokenizer.json"))
     lines = ['name = "swept"', 'tokenizer = "tokenizer.json"', "context_tokens = 64"]
     for name in members:
         lines += ["[[members]]", f'name = "{name}"']

@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from paceline.decoding.legal_steps import Policy
 from paceline.decoding.prompt_lookup import LookupRule
 from paceline.decoding.seen import Start
 from paceline.policies import (
@@ -27,7 +28,6 @@ from paceline.policies import (
     make_policy,
 )
 from paceline.policies.fixed import Chain
-from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
@@ -39,6 +39,7 @@ from paceline.studies.agree import synthetic_cost
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Closure, Sampling
 
+from ..runtime.offline import decoded
 from ..tiny_models import random_prompts, tiny_pool_of_four
 
 LOOKUPS = (
@@ -140,7 +141,7 @@ class Watched:
         self._policy.learn(outcome)
 
 
-class Wanderer:
+class Wanderer(Policy):
     """Any legal steps, drawn with a seed; `most` bounds the pending tokens, so that a small recording holds them."""
 
     def __init__(self, pool, *, seed, most, rules=(), commits=False):
@@ -168,9 +169,6 @@ class Wanderer:
             verifies += [Verify(verify.model, rule) for verify in verifies[:3] if seen.num_pending]
         return verifies
 
-    def learn(self, outcome):
-        pass
-
 
 class Thrifty:
     """Weighs seconds, as the clock, the load and outcomes tell them."""
@@ -189,7 +187,7 @@ class Thrifty:
         self._spent[outcome.step.model] += outcome.duration_s
 
 
-class Cycle:
+class Cycle(Policy):
     """The same steps over and over, those that are legal: smaller and larger members write and judge in turns."""
 
     def __init__(self, steps):
@@ -204,9 +202,6 @@ class Cycle:
             if seen.room > 0 if isinstance(step, Draft) else seen.waiting(step.model):
                 return step
         return Verify("target")
-
-    def learn(self, outcome):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -246,19 +241,9 @@ def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None, st
     log = simulate(Scenario(tables=tables, cost=prices, batch=batch, start=start), watched, "p", outputs=tokens)
     assert log.steps["modelled"].sum() == 0
     rewatched = Watched(build(loaded_pool(pool)))
-    outputs, run = decode(
-        pool,
-        rewatched,
-        prompts,
-        sampling=trace.meta.sampling,
-        max_new_tokens=trace.requests[0].max_new_tokens,
-        name="p",
-        batch=batch,
-        start=start,
-        memory=Memory(cache=cache),
-        prices=prices,
-        debug=True,
-    )
+    given = {"sampling": trace.meta.sampling, "num_tokens": trace.requests[0].max_new_tokens, "start": start}
+    given |= {"batch": batch, "memory": Memory(cache=cache), "prices": prices, "debug": True}
+    outputs, run = decoded(pool, rewatched, prompts, **given)
     return (tokens, log, watched), ({output.request_id: list(output.tokens) for output in outputs}, run, rewatched)
 
 

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.policies import make_policy
-from paceline.runtime.decode import decode
-from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.threads import Memory
-from paceline.traces.meta import Sampling
 from transformers import AutoModelForCausalLM
+
+from ..runtime.offline import decoded
 
 PICO = Path(__file__).parents[2] / "pools" / "pico"
 NUM_PROMPTS, NUM_TOKENS = 60, 64
@@ -61,16 +59,8 @@ def stock_answer(pool, text, num_tokens):
 
 
 def assert_identical(policy, batch, cache, num_prompts, num_tokens):
-    outputs, log = decode(
-        pico(),
-        make_policy(policy, loaded_pool(pico())),
-        read_prompts(PICO / "prompts.jsonl")[:num_prompts],
-        sampling=Sampling(mode="greedy"),
-        max_new_tokens=num_tokens,
-        name=policy,
-        batch=batch,
-        memory=Memory(cache=cache),
-    )
+    prompts = read_prompts(PICO / "prompts.jsonl")[:num_prompts]
+    outputs, log = decoded(pico(), policy, prompts, num_tokens=num_tokens, batch=batch, memory=Memory(cache=cache))
     differing = [
         output.request_id
         for output, answer in zip(outputs, generated(num_prompts, num_tokens), strict=True)

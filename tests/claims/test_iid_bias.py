@@ -1,17 +1,12 @@
 """What a real EAGLE log says of independent acceptance, and of the fallback where parts of the log are hidden."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from paceline.policies import make_policy
+from paceline.benchmarks.shared.engine_logs import keeping, rounds_taken
 from paceline.policies.about import round_tokens
-from paceline.sim.replay_tables import tables_of
-from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.importers import read_recording
 
 from ..data_folder import data_files
-from ..unit_cost import UnitCost
 
 FILES = data_files("specbench_yukiki", "*eagle*.jsonl.gz")
 SUBTASKS = ("MT-Bench", "translation", "summarization", "qa", "math_reasoning", "rag")
@@ -43,29 +38,6 @@ def independent_rate(accepted, window):
 
 def independent_tokens(accepted, *, seen, predicted):
     return round_tokens(independent_rate(accepted, seen), predicted)
-
-
-def keeping(recording, kept):
-    """Only the rounds that `kept(index of the request, their number)` says."""
-    requests = []
-    for index, one in enumerate(recording.requests):
-        rounds, chosen = one.rounds["eagle"], kept(index, len(one.rounds["eagle"].start))
-        part = replace(
-            rounds, start=rounds.start[chosen], accepted=rounds.accepted[chosen], drafted=rounds.drafted[chosen],
-            draft_s=None, verify_s=None,
-        )  # fmt: skip
-        requests.append(replace(one, rounds={"eagle": part} if chosen.any() else {}))
-    return replace(recording, requests=tuple(requests))
-
-
-def rounds_taken(recording, seed):
-    """Rounds by request, in the order of the recording, of a replay with EAGLE's own window."""
-    tables = tables_of(recording)
-    chain = f"eagle:{window_of(recording)}/{recording.meta.target}"
-    log = simulate(Scenario(tables=tables, cost=UnitCost(), seed=seed), make_policy(chain, tables.pool), chain)
-    taken = np.bincount(log.rounds()["request"], minlength=len(recording.requests))
-    by_id = dict(zip(log.requests["request_id"].tolist(), taken.tolist(), strict=True))
-    return np.array([by_id[one.request_id] for one in recording.requests])
 
 
 def window_of(recording):

@@ -7,15 +7,13 @@ from functools import lru_cache
 
 import pytest
 from paceline.decoding.prefix_cache import PrefixCacheSize
-from paceline.policies import make_policy
-from paceline.runtime.decode import decode
-from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.runtime.threads import Memory
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling
 
+from ..runtime.offline import decoded
 from .test_generate_identity import PICO, stock_answer
 
 NUM_TOKENS = 32
@@ -72,16 +70,8 @@ def answers():
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_sixty_prompts_are_answered_as_by_generate(pico, policy, batch, cache, size):
-    outputs, log = decode(
-        pico,
-        make_policy(policy, loaded_pool(pico)),
-        shared_prompts(),
-        sampling=Sampling(mode="greedy"),
-        max_new_tokens=NUM_TOKENS,
-        name=policy,
-        batch=batch,
-        memory=Memory(cache=cache, prefixes=SIZES[size]),
-    )
+    memory = Memory(cache=cache, prefixes=SIZES[size])
+    outputs, log = decoded(pico, policy, shared_prompts(), num_tokens=NUM_TOKENS, batch=batch, memory=memory)
     assert [output.tokens for output in outputs] == answers()
     assert (log.ops["hit_tokens"].sum() > 0) == (size != "none")
     assert (log.ops["evicted_blocks"].sum() > 0) == (size == "scant")

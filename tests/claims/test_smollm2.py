@@ -8,15 +8,14 @@ from functools import lru_cache
 import pytest
 import torch
 from paceline.base.files import shipped
-from paceline.policies import make_policy
-from paceline.runtime.decode import decode
-from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.published import SMOLLM2_135M, fetched
 from paceline.runtime.prompts import read_prompts
 from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling
 from transformers import AutoModelForCausalLM
+
+from ..runtime.offline import decoded
 
 NUM_PROMPTS, NUM_TOKENS = 40, 48
 CHAINS = (
@@ -60,15 +59,7 @@ def answers():
 
 @pytest.mark.parametrize("policy", CHAINS)
 def test_forty_prompts_are_answered_as_by_generate(policy):
-    models = pool("smollm2-feature")
-    outputs, _ = decode(
-        models,
-        make_policy(policy, loaded_pool(models)),
-        prompts()[:NUM_PROMPTS],
-        sampling=Sampling(mode="greedy"),
-        max_new_tokens=NUM_TOKENS,
-        name=policy,
-    )
+    outputs, _ = decoded(pool("smollm2-feature"), policy, prompts()[:NUM_PROMPTS], num_tokens=NUM_TOKENS)
     assert [output.tokens for output in outputs] == answers()
 
 

@@ -1,5 +1,7 @@
 """Runs `paceline` in this process, as its own main does."""
 
+import os
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -56,3 +58,11 @@ def refused(*args) -> str:
     assert ran.err.endswith("\n")
     assert "Traceback" not in ran.err
     return ran.err.removeprefix("paceline: error: ").strip()
+
+
+def run(command, folder, **environment) -> str:
+    """What a process printed; it must have gone well."""
+    given = {"cwd": folder, "env": {**os.environ, **environment}, "capture_output": True, "text": True}
+    ran = subprocess.run(list(map(str, command)), check=False, **given)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    return ran.stdout

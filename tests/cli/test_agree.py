@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.tasks import prompt_lines
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from .command_line import done, paceline, refused, with_own
@@ -82,13 +83,8 @@ def loads(monkeypatch):
 def place(loads, tmp_path):
     loads(POOL)
     (tmp_path / "mine.py").write_text(POLICIES)
-    write_prompts(tmp_path / "prompts.jsonl", random_prompts(4, seed=2))
+    (tmp_path / "prompts.jsonl").write_text(prompt_lines(random_prompts(4, seed=2)))
     return tmp_path
-
-
-def write_prompts(path, prompts):
-    lines = [json.dumps({"id": one.request_id, "tag": one.tag, "prompt": one.text}) for one in prompts]
-    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def on_models(command, *args):
@@ -227,9 +223,9 @@ def test_a_policy_may_name_the_tag_of_a_request_that_is_left_out():
     ],
 )
 def test_a_recording_of_something_else(place, made, args, told):
-    write_prompts(place / "more.jsonl", random_prompts(5, seed=2))
-    write_prompts(place / "other.jsonl", random_prompts(4, seed=3))
-    write_prompts(place / "tags.jsonl", [replace(one, tag="other") for one in random_prompts(4, seed=2)])
+    (place / "more.jsonl").write_text(prompt_lines(random_prompts(5, seed=2)))
+    (place / "other.jsonl").write_text(prompt_lines(random_prompts(4, seed=3)))
+    (place / "tags.jsonl").write_text(prompt_lines([replace(one, tag="other") for one in random_prompts(4, seed=2)]))
     assert told in refused(*agree("--policy", "plain", *with_own(("--trace", made), args)))
 
 

@@ -12,6 +12,7 @@ import pytest
 from paceline.runs.observed import read_observed
 
 from ..observing.fake_server import Ways, served
+from ..traces.importers.foreign_files import counters
 from .command_line import done, paceline, refused, with_own
 
 PROMPTS = [{"id": f"p{number}", "prompt": "one two three" + " more" * number} for number in range(3)]
@@ -291,23 +292,13 @@ def test_an_interrupt_keeps_what_was_measured(folder):
 STEP_S, DRAFT_S = 0.05, 0.02  # of a step of the target, and of a drafted token
 
 
-def counters(rounds):
-    """Pages of /metrics before and after rounds that draft three tokens and keep one."""
-
-    def page(times):
-        counts = {"drafts": times, "draft_tokens": 3 * times, "accepted_tokens": times}
-        return "\n".join(
-            f'vllm:spec_decode_num_{name}_total{{model_name="tiny"}} {count}' for name, count in counts.items()
-        )
-
-    return [page(0), page(rounds)]
-
-
 @pytest.mark.slow
 def test_a_server_is_calibrated_without_and_with_its_drafter(folder):
     """Observed plain, then with K = 3: its two terms come out, and another run of it is foretold."""
     load = ("--workload", "constant:rate=200,requests=3,prompt=9,output=13", "--tag", "", "--concurrency", "1")
-    drafting = Ways(prefill_s=STEP_S, step_s=STEP_S + 3 * DRAFT_S, tokens_a_chunk=2, metrics=counters(3 * 6))
+    # Rounds draft three tokens and keep one.
+    metrics = ["\n".join(counters(rounds, (rounds, 0, 0), model="tiny")) for rounds in (0, 3 * 6)]
+    drafting = Ways(prefill_s=STEP_S, step_s=STEP_S + 3 * DRAFT_S, tokens_a_chunk=2, metrics=metrics)
     texts = [{"id": f"q{words}", "prompt": "word " * words} for words in (20, 60, 100, 140, 180)]
     (folder / "q.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in texts))
     for run, ways in (("plain", Ways(prefill_s=STEP_S, step_s=STEP_S)), ("k3", drafting), ("again", drafting)):

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.terminal import Progress
-from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun, read_observed
+from paceline.runs.observed import ObservedRun, read_observed
 from paceline.studies.observe import shown_run
 from paceline.studies.observe_turns import MOST_APART, ObservedTurns
 
 from ..observing.fake_server import Ways, served
+from ..runs.making import OBSERVED, observed_run
 from .command_line import done, refused
 from .test_observe import folder, observe  # noqa: F401 - a fixture
 
@@ -100,19 +101,9 @@ def run_of(token_ms, slower):
         first, step = round(1e9 * slower * (number + 1)), round(1e9 * slower * token_ms)
         times = tuple(first + step * place for place in range(10))
         told = {"prompt_tokens": 4, "output_tokens": 10, "outputs_at_ps": times, "ended_at_ps": times[-1]}
-        seen.append(
-            ObservedRequest(
-                request_id=str(number),
-                prompt_id="p",
-                asked_tokens=10,
-                due_at_ps=0,
-                sent_at_ps=0,
-                finish_reason="length",
-                **told,
-            )
-        )
-    about = {"url": "http://x", "model": "m", "endpoint": "/v1/completions", "workload": "w", "prompts": "p"}
-    return shown_run(ObservedRun(ObservedMeta(**about, loop="open", ended_at_ps=0), tuple(seen)))
+        told |= {"asked_tokens": 10, "due_at_ps": 0, "sent_at_ps": 0, "finish_reason": "length"}
+        seen.append(replace(OBSERVED, request_id=str(number), **told))
+    return shown_run(observed_run(*seen, ended_at_ps=0))
 
 
 @given(

@@ -13,6 +13,7 @@ from paceline.traces.profile import write_profile
 
 from ..profiles.profiles import made_profile
 from ..runtime.generation.chained_models import letters
+from ..runtime.pools.making import change_json
 from ..runtime.pools.small_gguf import published_in
 from ..runtime.pools.window_pools import write_window_pool
 from ..tiny_models import tiny_pool_of_four
@@ -32,11 +33,6 @@ def folder(tmp_path) -> Path:
     pool = window_pool(tmp_path / "pool", "gemma2", dtype="bfloat16")
     (pool / "target" / "model.safetensors").write_bytes(b"no weights")
     return pool
-
-
-def change(folder: Path, **values) -> None:
-    file = folder / "target" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 def checked(*folder: Path) -> tuple[int, dict]:
@@ -86,7 +82,7 @@ def test_it_says_of_the_shipped_pool_what_loading_it_says():
     ],
 )
 def test_what_is_not_supported_is_one_line_and_exit_1(folder, values, told):
-    change(folder, **values)
+    change_json(folder / "target/config.json", **values)
     code, found = checked(folder)
     assert (code, found["works"]) == (1, False)
     problem = found["members"][2]["problems"][0]
@@ -99,7 +95,7 @@ def test_what_is_not_supported_is_one_line_and_exit_1(folder, values, told):
 
 
 def test_everything_that_is_wrong_is_said_at_once(folder):
-    change(folder, vocab_size=20)
+    change_json(folder / "target/config.json", vocab_size=20)
     file = folder / "pool.toml"
     text = file.read_text().replace("skip_layers = [1]", "skip_layers = [9]").replace("= 96", "= 512")
     file.write_text(text.replace('dtype = "bfloat16"', 'dtype = "bfloat16"\ndevice = "cuda:77"'))

@@ -114,10 +114,10 @@ MATCH = "max_match=3"
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("positions", ["--drafter", "draft"], "--drafter must be of the form KEY=VALUE, got 'draft'"),
+        ("positions", ["--drafter", "draft"], "--drafter must be FILE_OR_METHOD=NAME, got 'draft'"),
         ("positions", ["--drafter", "nobody=x"], "--drafter must name a file or a method of the files, and one that"),
         ("positions", ["--drafter", "draft=mid"], "drafters: must have names of their own (--drafter), got 'mid'"),
-        ("positions", ["--drafter", "draft=a", "--drafter", "draft=b"], "--drafter must name draft once"),
+        ("positions", ["--drafter", "draft=a", "--drafter", "draft=b"], "--drafter draft is given twice"),
         ("positions", ["--window", "draft=many"], "--window draft must be a whole number, got 'many'"),
         ("positions", ["--window", "draft=2147483648"], "window of draft must be in [1, 2147483647], got 2147483648"),
         ("positions", ["--window", "draft=1"], "must hold rounds within --window draft=1, got 2"),

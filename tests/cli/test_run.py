@@ -16,6 +16,7 @@ from paceline.traces.meta import Sampling
 
 from ..runtime.generation.chained_models import letters
 from ..runtime.pools.window_pools import write_window_pool
+from ..traces.importers.foreign_files import write_lines
 from .command_line import done, paceline, refused, with_own
 
 pytestmark = pytest.mark.usefixtures("pool_loaded_once")
@@ -53,11 +54,6 @@ class Interrupts:
         pass
 """
 LOSSY = ("--policy", "mine.py:Lossy")
-
-
-def write_lines(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from paceline.decoding.loop import DEFERRED_OPS
 from paceline.decoding.results import VERIFY, Deferred, DraftResults, Failed, OpRecord, StepRecord, VerifyResults
 from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.world import DRAFTS, OVERLAPS, TREES, VERIFIES, Op, WaitingOps
-from paceline.policies import Commit, Draft, Verify
+from paceline.policies import Commit, Draft, Policy, Verify
 from paceline.policies.check import EOS, ToyWorld, check_pool
 from paceline.runs.log import OP_FIELDS, STEP_FIELDS, RunLedger
 
@@ -231,7 +231,7 @@ def test_policies_see_the_free_memory_of_the_latest_operation_and_a_forgotten_ca
     assert session.feed(POOL.target_level, verify=True) == (3, 0)
 
 
-class Asked:
+class Asked(Policy):
     """Drafts once, then verifies; knows what it was asked."""
 
     def __init__(self):
@@ -240,9 +240,6 @@ class Asked:
     def decide(self, seen):
         self.seen.append((seen.num_emitted, seen.num_pending, seen.last is None))
         return Verify("target") if seen.num_pending else Draft("draft", 2)
-
-    def learn(self, outcome):
-        pass
 
 
 def test_a_prefill_that_others_run_is_waited_for():
@@ -437,16 +434,13 @@ def test_a_kept_draft_is_dropped_where_the_prefill_ends_the_answer():
     assert policy.learnt == []
 
 
-class Ends:
+class Ends(Policy):
     """Request r0 ends by a Commit, all others decode plainly."""
 
     def decide(self, seen):
         if seen.request_id != "r0":
             return Verify("target")
         return Commit(1) if seen.num_pending else Draft("draft", 1)
-
-    def learn(self, outcome):
-        pass
 
 
 def test_a_place_that_a_commit_frees_is_filled_before_the_next_operation():

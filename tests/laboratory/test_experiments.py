@@ -20,7 +20,7 @@ from paceline.base.files import shipped
 from paceline.cli import app
 from paceline.decoding.pool import Member, Pool
 from paceline.decoding.results import DRAFT, VERIFY
-from paceline.policies import Band, Commit, Draft, Verify, Vouched, make_policy
+from paceline.policies import Band, Commit, Draft, Policy, Verify, Vouched, make_policy
 from paceline.policies.chain_text import parse_chain
 from paceline.reports import summarise_run
 from paceline.reports.figure import write_figure
@@ -287,7 +287,7 @@ TRACE = make_trace(SyntheticSpec(name="small", requests=6, tokens=20, prompt_tok
 POOL = recorded_pool(TRACE)
 
 
-class Routed:
+class Routed(Policy):
     """Drafts four; the slim verifier routes; what it escalated goes to the target, all else is committed."""
 
     def __init__(self):
@@ -300,9 +300,6 @@ class Routed:
         if last.num_drafted:
             return self.route
         return self.settle if last.num_escalated else Commit(seen.num_pending)
-
-    def learn(self, outcome):
-        pass
 
 
 def by_hand(log):

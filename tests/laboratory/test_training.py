@@ -65,11 +65,10 @@ from paceline_laboratory.training.texts import (
 from paceline_laboratory.training.training import _top_cross_entropy, make_model, run_training, write_tensors
 from paceline_laboratory.training.writing import ROOM, GrowingLayer, _attend, write_texts
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from .. import word_models
 from ..cli.command_line import refused
 from ..runtime.conftest import random_llama
 
@@ -273,7 +272,7 @@ def test_a_full_disk_keeps_what_was_there_and_is_told_by_name(tmp_path, monkeypa
     assert (tmp_path / "state.part").read_text() == "mine"
 
 
-VOCABULARY, WIDTH = 64, 32
+VOCABULARY, WIDTH = 64, word_models.WIDTH
 TEMPLATE = "{% for m in messages %}w2 {{ m['content'] }} w3 {% endfor %}"
 SKIPPED = (1, 2)
 DISTILLED = read_distillation("tiny")
@@ -286,18 +285,9 @@ def distil(source, out, work, recipe=DISTILLED):
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
-    words = {f"w{token}": token for token in range(VOCABULARY)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w1"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    word_models.words(VOCABULARY, unknown=1).save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.3, tie_word_embeddings=True,
-        eos_token_id=0, bos_token_id=None,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder / "target")
+    word_models.model(3, num_layers=4, vocab_size=VOCABULARY).save_pretrained(folder / "target")
     (folder / "pool.toml").write_text(
         'name = "p"\ntokenizer = "tokenizer.json"\ncontext_tokens = 128\n'
         f'[[members]]\nname = "slim"\nsubmodel_of = "target"\nskip_layers = {list(SKIPPED)}\n'

@@ -17,7 +17,7 @@ from paceline.policies.fixed import Chain, ViaSDLossless
 
 from ..decoding.script import run
 from ..decoding.strategies import pools
-from .making import POOL, best_window, blocks_of, flat, recording, replayed, seconds_of, seen_of, watched
+from .making import POOL, Watched, best_window, blocks_of, flat, recording, replayed, seconds_of, seen_of, watched
 
 CHAIN = "draft:2/mid:3/slim:4/target"
 
@@ -215,23 +215,20 @@ BUDGET = 250
 LOOKUP = LookupRule(max_match=3)  # that of the toy models
 
 
-class Noted:
-    """Keeps the steps, and what the target is given to judge."""
+class Noted(Watched):
+    """Keeps what the target is given to judge, too."""
 
     def __init__(self, policy):
-        self.policy, self.steps, self.blocks = policy, [], []
+        super().__init__(policy)
+        self.blocks = []
 
     def decide(self, seen):
-        step = self.policy.decide(seen)
-        self.steps.append(step)
+        step = super().decide(seen)
         if step == Verify("target") and seen.room > 40:  # far from the end of the budget
             self.blocks.append([token.token for token in seen.pending])
             levels = [seen.pool.level(token.judge) for token in seen.pending]
             assert levels == sorted(levels, reverse=True), "later tokens are left to smaller members"
         return step
-
-    def learn(self, outcome):
-        self.policy.learn(outcome)
 
 
 class Recursion:

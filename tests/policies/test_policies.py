@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.legal_steps import Policy
 from paceline.decoding.rules import ProductBelow
 from paceline.policies import (
     Commit,
@@ -197,7 +198,7 @@ def test_confident_drafts_end_at_the_first_unsure_token():
     assert short > 10
 
 
-class CommitsAll:
+class CommitsAll(Policy):
     """The least careful policy there is: never verifies."""
 
     def __init__(self, pool):
@@ -205,9 +206,6 @@ class CommitsAll:
 
     def decide(self, seen):
         return Commit(seen.num_pending) if seen.num_pending else Draft("draft", 4)
-
-    def learn(self, outcome):
-        pass
 
 
 class TestCheckPolicy:

@@ -2,17 +2,19 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import paceline
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.reports import figure as figures
+from paceline.reports import summarise_run
 from paceline.reports.figure import MOST_PANELS, write_figure
 from paceline.reports.panels import HeatMap, Panel, Ranking, kept_by_position, ranking
-from paceline.reports.summary import LevelSummary, Spread, Summary
 
 from ..cli.command_line import done, refused
+from .making import by_hand
 
 POLICIES = ["draft:4/target", "confident", "typical", "oracle-best-static"]
 COSTS = {
@@ -64,53 +66,7 @@ def test_what_cannot_be_told_apart_is_filled(recording):
 
 
 def test_a_position_counts_the_rounds_that_kept_it():
-    spread = Spread(mean=1, p50=1, p90=1, p95=1, p99=1)
-    level = LevelSummary(
-        name="target",
-        forwards=1,
-        duration_s=1,
-        share_of_seconds=1,
-        drafted=0,
-        judged=9,
-        accepted=5,
-        refused=1,
-        trees=0,
-        own=1,
-    )
-    row = Summary(
-        **dict.fromkeys(
-            (
-                "requests",
-                "output_tokens",
-                "duration_s",
-                "output_tokens_per_s",
-                "mean_request_tokens_per_s",
-                "requests_per_s",
-                "acceptance_length",
-                "draft_acceptance_rate",
-                "rejection_rate",
-                "target_calls_per_token",
-                "drawn",
-                "wasted_tokens",
-                "exact_share",
-                "reanchored",
-                "divergent_tokens",
-                "failed",
-                "preempted",
-                "thrashed",
-                "policy_s",
-                "policy_share",
-            ),
-            1,
-        ),
-        policy="p",
-        accepted_histogram=(4, 3, 2, 1),
-        ttft_s=spread,
-        tpot_s=spread,
-        e2e_s=spread,
-        levels=(level,),
-        quality=None,
-    )
+    row = replace(summarise_run(by_hand()), accepted_histogram=(4, 3, 2, 1))
     (panel,) = kept_by_position([row])
     assert panel.series[0].x == (1.0, 2.0, 3.0)
     assert panel.series[0].y == (0.6, 0.3, 0.1)

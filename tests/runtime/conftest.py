@@ -1,11 +1,12 @@
 """A pool of tiny random Llamas that agree on most tokens, so that chains and closures are not trivial."""
 
 import copy
+from collections.abc import Sequence
 
 import pytest
 import torch
 from paceline.decoding.prompt_lookup import LookupRule
-from paceline.runtime.pools.members import LoadedMember, describe_model
+from paceline.runtime.pools.members import describe_lookup, describe_model
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodels import make_submodel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -54,34 +55,28 @@ def noisy(model: LlamaForCausalLM, noise: float, seed: int) -> LlamaForCausalLM:
     return other
 
 
-def member(name: str, kind: str, model: LlamaForCausalLM) -> LoadedMember:
-    return describe_model(name, kind, model, None)
-
-
-def lookup_member(max_match: int) -> LoadedMember:
-    return LoadedMember(
-        name="ngram", kind="ngram", model=None, lookup=LookupRule(max_match=max_match), num_parameters=0, num_layers=0,
-        hidden_size=0, kv_bytes_per_token=0, dtype="none",
-    )  # fmt: skip
+def letters(order: Sequence[str]) -> Tokenizer:
+    """One token a letter, numbered in this order."""
+    tokenizer = Tokenizer(models.WordLevel({letter: index for index, letter in enumerate(order)}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
 
 
 @pytest.fixture(scope="session")
 def tiny_pool() -> ModelPool:
     """ngram, draft (1 layer), mid (2 layers), slim (2 of the target's 3 layers, shared) and target; context 96."""
     target = random_llama(11)
-    tokenizer = Tokenizer(models.WordLevel({letter: index for index, letter in enumerate(ALPHABET)}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
     return ModelPool(
         name="tiny",
         members=(
-            lookup_member(3),
-            member("draft", "model", noisy(make_submodel(target, (1, 2)), 0.1, seed=1)),
-            member("mid", "model", noisy(make_submodel(target, (1,)), 0.05, seed=2)),
-            member("slim", "submodel", make_submodel(target, (2,))),
-            member("target", "model", target),
+            describe_lookup("ngram", LookupRule(max_match=3)),
+            describe_model("draft", "model", noisy(make_submodel(target, (1, 2)), 0.1, seed=1), None),
+            describe_model("mid", "model", noisy(make_submodel(target, (1,)), 0.05, seed=2), None),
+            describe_model("slim", "submodel", make_submodel(target, (2,)), None),
+            describe_model("target", "model", target, None),
         ),
-        tokenizer=tokenizer,
+        tokenizer=letters(ALPHABET),
         tokenizer_sha256="0" * 64,
         eos_token_ids=(EOS,),
         context_tokens=96,

@@ -8,7 +8,7 @@ import dataclasses
 
 import torch
 from paceline.decoding.seen import Start
-from paceline.policies import make_policy
+from paceline.policies import Policy, make_policy
 from paceline.runtime.coupled_noise import RequestNoise
 from paceline.runtime.decode import Run, decode, sessions_of
 from paceline.runtime.pools.members import loaded_pool
@@ -76,14 +76,11 @@ def decoded(pool, policy, prompts=PROMPTS, *, sampling=GREEDY, num_tokens=NUM_TO
     return decode(pool, built, prompts, sampling=sampling, max_new_tokens=num_tokens, name="p", **options)
 
 
-class Decides:
+class Decides(Policy):
     """A policy that one function of what is seen is."""
 
     def __init__(self, decide):
         self.decide = decide
-
-    def learn(self, outcome):
-        pass
 
 
 def watched(note):

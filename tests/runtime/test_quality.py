@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.policies import Commit, Draft, Ratio, Verify
+from paceline.policies import Commit, Draft, Policy, Ratio, Verify
 from paceline.reports import summarise_run
 from paceline.reports.quality import quality_of
 from paceline.runs.log import QUALITY_FIELDS, with_quality
@@ -26,7 +26,7 @@ from .offline import COUPLED, GREEDY, REJECTION, chosen, decoded, logits_after
 NUM_TOKENS = 6
 
 
-class Hasty:
+class Hasty(Policy):
     """Drafts two, checks them by a lenient rule, and commits every third draft unchecked."""
 
     def __init__(self, pool):
@@ -41,9 +41,6 @@ class Hasty:
             return Verify(self._target)
         self._drafts[seen.request_id] = count + 1
         return Draft("draft", 2)
-
-    def learn(self, outcome):
-        pass
 
 
 def ran(sampling, prompts):

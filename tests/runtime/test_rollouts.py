@@ -9,16 +9,13 @@ from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.rollouts import rollouts_of
-from paceline.policies import make_policy
 from paceline.runtime.coupled_noise import RequestNoise
-from paceline.runtime.decode import decode
-from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.threads import Memory
 from paceline.traces.meta import Sampling
 
 from ..pairs import pairs
 from .conftest import ALPHABET
-from .offline import COUPLED, GREEDY, PROMPTS, logits_after
+from .offline import COUPLED, GREEDY, PROMPTS, decoded, logits_after
 
 REJECTION = Sampling(mode="rejection", temperature=0.9, seed=5)
 BRANCHING = "2@0/2@5/2@11"
@@ -28,9 +25,8 @@ NUM_TOKENS = 18
 def rolled(
     pool, policy="draft:2/mid:4/target", *, rollouts=BRANCHING, prompts=PROMPTS[1:3], sampling=COUPLED, **options
 ):
-    built = make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy
-    asked = {"max_new_tokens": NUM_TOKENS, "batch": 3, "debug": True} | options
-    return decode(pool, built, prompts, sampling=sampling, name="p", rollouts=rollouts_of(rollouts), **asked)
+    options = {"num_tokens": NUM_TOKENS, "batch": 3, "debug": True} | options
+    return decoded(pool, policy, prompts, sampling=sampling, rollouts=rollouts_of(rollouts), **options)
 
 
 def alone(pool, request_id, prompt, budget):

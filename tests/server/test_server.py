@@ -398,35 +398,6 @@ def test_a_draft_whose_check_failed_counts_as_none(models, monkeypatch):
     assert 'vllm:spec_decode_num_draft_tokens_total{model_name="pico"} 0' in page
 
 
-COPIES = """
-from paceline.decoding.steps import Draft, Verify
-
-class Copies:
-    def __init__(self, pool):
-        self.verify = Verify(pool.target)
-
-    def decide(self, seen):
-        if seen.num_pending or not seen.has_room:
-            return self.verify
-        return Draft("ngram", 1, copy=(1_536 if seen.num_prompt > 30 else 1,))
-
-    def learn(self, outcome):
-        pass
-"""
-
-
-def test_a_request_whose_copy_no_model_knows_fails_alone(models, tmp_path):
-    file = tmp_path / "copies.py"
-    file.write_text(COPIES)
-    with serving(models, policies=[f"{file}:Copies"]) as client, ThreadPoolExecutor(3) as pool:
-        with held(client):
-            found = [pool.submit(client.complete, text) for text in ("Once", "Once upon a time " * 12, "One")]
-            until(lambda: client.service.engine.num_open == 3)
-        sound, broken, other = (one.result() for one in found)
-        assert (sound.status, broken.status, other.status) == (200, 500, 200)
-        assert broken.error["message"].endswith("draft copy must hold ids below 1,536, got 1536")
-
-
 FAILS = """
 from paceline.decoding.steps import Draft, Verify
 
@@ -456,11 +427,12 @@ class Fails:
 @pytest.mark.parametrize(
     ("verify", "draft", "told"),
     [
-        ("self.verify", "Draft('draft', 2, Mad())", "its stop raised RuntimeError('oh')"),
-        ("Verify('target', Mad())", "Draft('draft', 2)", "its rule raised RuntimeError('oh')"),
+        ("self.verify", "Draft('draft', 2, Mad())", "its stop raised RuntimeError('oh') ({}:8)"),
+        ("Verify('target', Mad())", "Draft('draft', 2)", "its rule raised RuntimeError('oh') ({}:8)"),
+        ("self.verify", "Draft('ngram', 1, copy=(1_536,))", "draft copy must hold ids below 1,536, got 1536"),
     ],
 )
-def test_a_request_whose_stop_or_rule_raises_fails_alone(models, tmp_path, verify, draft, told):
+def test_a_request_whose_stop_rule_or_copy_is_wrong_fails_alone(models, tmp_path, verify, draft, told):
     file = tmp_path / "fails.py"
     file.write_text(FAILS.format(verify, draft))
     with serving(models, policies=[f"{file}:Fails"]) as client, ThreadPoolExecutor(3) as pool:
@@ -469,7 +441,7 @@ def test_a_request_whose_stop_or_rule_raises_fails_alone(models, tmp_path, verif
             until(lambda: client.service.engine.num_open == 3)
         sound, broken, other = (one.result() for one in found)
         assert (sound.status, broken.status, other.status) == (200, 500, 200)
-        assert f": {told} ({file}:8)" in broken.error["message"]
+        assert f": {told.format(file)}" in broken.error["message"]
 
 
 def test_a_request_whose_logits_are_broken_fails_alone(models, prompts, monkeypatch):

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.benchmarks.shared.engine_logs import FALLING, difficult_rounds, difficult_texts
 from paceline.sim.difficulty import Beside, BesideOutcome, falling, filter_positions
 from paceline.sim.hazard import Hazard, fit_lengths, stated_lengths
 from paceline.traces.meta import MOST
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
-from ..traces.rounds.rounds_strategies import FALLING, bernoulli_trace, difficult_texts, rounds_over, rounds_traces
+from ..traces.rounds.rounds_strategies import bernoulli_trace, rounds_traces
 
 LONG = 1_000_000
 
@@ -308,7 +309,7 @@ RATES = st.lists(st.floats(0.02, 0.98), min_size=1, max_size=6)
 
 @pytest.mark.parametrize("rho", [0.8, *(pytest.param(rho, marks=pytest.mark.slow) for rho in (0.0, 0.5))])
 def test_thresholds_are_found_where_rates_by_depth_hide_them(rho):
-    trace = rounds_over(difficult_texts(rho, requests=150), FALLING, 8)
+    trace = difficult_rounds(difficult_texts(rho, requests=150), 8)
     fit = Hazard(trace).fit(0)
     assert fit.persistence == pytest.approx(rho, abs=0.1)
     found = filter_positions(fit.depths.hazards(0.0), fit.decisions, fit.window, fit.persistence)

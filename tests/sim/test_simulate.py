@@ -13,11 +13,11 @@ from paceline.decoding.seen import Start
 from paceline.policies import Draft, Verify, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.recorded import DevicePlacement, placement_of, recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
 
+from ..policies.making import Watched, flat
 from ..strategies import synthetic_traces
 from ..unit_cost import UnitCost
 from .tries.small_traces import Anything, Script, easy_cost, replay, table, trunk_of
@@ -86,13 +86,9 @@ def tables(acceptance, *, requests=8, tokens=400):
     return TrieTables(make_trace(spec))
 
 
-def constant(**seconds):
-    return FileCost("constant", {name: CostLine(intercept_s=each) for name, each in seconds.items()})
-
-
 def speed(table, policy, devices, *, draft_s, batch=1):
     """Output tokens per second after the prefills, which work ahead of nothing."""
-    cost = constant(draft=draft_s, target=TARGET_S)
+    cost = flat(draft=draft_s, target=TARGET_S)
     scenario = Scenario(tables=table, cost=cost, batch=batch, placement=placement_of(devices, table.pool))
     log = simulate(scenario, make_policy(policy, table.pool), policy)
     prefills = log.steps["prefill"] == 1
@@ -116,7 +112,7 @@ def test_two_devices_take_the_longer_of_both_and_one_takes_the_sum(acceptance, w
 
 def test_placement_changes_seconds_and_no_step():
     table = tables((0.5, 0.8), requests=4, tokens=100)
-    cost = constant(draft=0.004, mid=0.009, target=TARGET_S)
+    cost = flat(draft=0.004, mid=0.009, target=TARGET_S)
     logs = []
     for devices in ("one", "each", "draft=a", "target=b,mid=b"):
         scenario = Scenario(tables=table, cost=cost, batch=3, placement=placement_of(devices, table.pool))
@@ -135,7 +131,7 @@ def test_placement_changes_seconds_and_no_step():
 def test_what_is_written_ahead_in_vain_is_drafted_and_wasted(policy):
     table = tables((0.5, 0.8) if policy.startswith("pipespec") else (0.7,), requests=4, tokens=100)
     watched = Watched(make_policy(policy, table.pool))
-    cost = constant(**dict.fromkeys(table.pool.names, TARGET_S))
+    cost = flat(**dict.fromkeys(table.pool.names, TARGET_S))
     summary = summarise_run(simulate(Scenario(tables=table, cost=cost), watched, policy))
     *below, target = summary.levels
     said = watched.outcomes
@@ -145,17 +141,6 @@ def test_what_is_written_ahead_in_vain_is_drafted_and_wasted(policy):
     assert summary.wasted_tokens == sum(level.drafted + level.own for level in below) - target.accepted > 0
     if len(below) == 1:
         assert summary.rejection_rate == target.refused / (target.accepted + target.refused)
-
-
-class Watched:
-    """Passes on to a policy, and keeps what it learnt."""
-
-    def __init__(self, policy):
-        self.decide, self._policy, self.outcomes = policy.decide, policy, []
-
-    def learn(self, outcome):
-        self.outcomes.append(outcome)
-        self._policy.learn(outcome)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 9.0)), min_size=1, max_size=5))

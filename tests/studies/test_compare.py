@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from paceline.base.errors import ArgumentError, innermost, is_foreign
 from paceline.base.files import FOLDER_VARIABLE, processor
-from paceline.policies import Draft, PolicySpec, Verify
+from paceline.policies import Draft, Policy, PolicySpec, Verify
 from paceline.policies.oracles import OracleChain
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.policies.windows import Adaptive
@@ -83,7 +83,7 @@ def test_a_recording_without_seconds_says_whose_it_is_given(
         )
 
 
-class Mine:
+class Mine(Policy):
     """A policy of a notebook."""
 
     def __init__(self, pool, tokens=3):
@@ -91,9 +91,6 @@ class Mine:
 
     def decide(self, seen):
         return self.verify if seen.num_pending or seen.room == 1 else self.draft
-
-    def learn(self, outcome):
-        pass
 
 
 def test_policies_are_texts_classes_or_functions(recording):

@@ -3,7 +3,6 @@
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -25,17 +24,10 @@ from paceline.traces.importers.steps import POSITIONS
 from paceline.traces.workloads import Arrival
 from paceline.traces.workloads.registered import OfClass
 
-from ..cli.command_line import done, refused
+from ..cli.command_line import done, refused, run
 
 # The first setuptools that builds wheels by itself; an older one needs a place of its own to build in.
 BUILDS = (70, 1)
-
-
-def run(*command, folder, **environment):
-    given = {"cwd": folder, "env": {**os.environ, **environment}, "capture_output": True, "text": True}
-    ran = subprocess.run(list(map(str, command)), check=False, **given)
-    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
-    return ran.stdout
 
 
 def has_own_builder():
@@ -81,13 +73,13 @@ def test_a_new_package_installs_passes_its_own_test_and_is_used(kind, tmp_path):
     done("plugin", "new", kind, f"my-{kind}", "--out", tmp_path / "mine")
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check")
     isolation = ("--no-build-isolation",) if has_own_builder() else ()
-    run(*pip, *isolation, "--target", tmp_path / "site", tmp_path / "mine", folder=tmp_path)
+    run([*pip, *isolation, "--target", tmp_path / "site", tmp_path / "mine"], tmp_path)
     installed = {"PYTHONPATH": str(tmp_path / "site")}
-    passed = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine", folder=tmp_path, **installed)
+    passed = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine"], tmp_path, **installed)
     assert " passed" in passed
     words, told = USED[kind]
-    assert told in run(sys.executable, "-m", "paceline", *words, folder=tmp_path, **installed)
-    listed = json.loads(run(sys.executable, "-m", "paceline", "doctor", "--json", "-", folder=tmp_path, **installed))
+    assert told in run([sys.executable, "-m", "paceline", *words], tmp_path, **installed)
+    listed = json.loads(run([sys.executable, "-m", "paceline", "doctor", "--json", "-"], tmp_path, **installed))
     assert listed["plugins"] == [{"kind": kind, "name": f"my-{kind}", "unusable": ""}]
 
 

@@ -8,6 +8,7 @@ import signal
 import paceline
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.decoding.legal_steps import Policy
 from paceline.runs.serving import read_serving
 from paceline.studies.load import compare_under_load
 from paceline.studies.serving import BrokenWorkloadError, simulate
@@ -16,6 +17,7 @@ from paceline.traces.errors import TraceFormatError
 
 from ..data_folder import data_files
 from ..sim.cost import kernel_folders
+from ..traces.importers.foreign_files import write_lines
 
 MINE = """
 horizon_s = 50
@@ -43,11 +45,6 @@ LOAD = "poisson:rate=400,requests=60"
 def mine(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")
-    return path
-
-
-def write_rows(path, *rows):
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -86,7 +83,7 @@ def test_a_run_is_what_its_folder_says(tmp_path, mine):
         found.write(tmp_path / "run")
 
 
-class Interrupting:
+class Interrupting(Policy):
     """Plain decoding that presses Ctrl-C once, after a while."""
 
     def __init__(self, pool, after=50):
@@ -100,9 +97,6 @@ class Interrupting:
         if not self._after:
             os.kill(os.getpid(), signal.SIGINT)
         return Verify(self._target)
-
-    def learn(self, outcome):
-        pass
 
 
 def test_an_interrupt_leaves_what_was_simulated(tmp_path):
@@ -169,7 +163,7 @@ def test_replicas_with_chains_and_devices_of_their_own_are_what_they_are_alone(t
     rows = [
         {"request_id": f"q{n}", "arrives_s": n / 100, "prompt_tokens": 9 + n, "output_tokens": 40} for n in range(30)
     ]
-    write_rows(tmp_path / "all.jsonl", *rows)
+    write_lines(tmp_path / "all.jsonl", *rows)
     (tmp_path / "all.toml").write_text("".join(tables.values()))
     found = simulate(tmp_path / "all.jsonl", "plain", cluster=tmp_path / "all.toml").log
     assert found.meta.about.policy == "draft:4/target on short; draft:3/mid:6/target on long; plain on plain"
@@ -177,7 +171,7 @@ def test_replicas_with_chains_and_devices_of_their_own_are_what_they_are_alone(t
         level = found.meta.members.index(member)
         assert [replica.members[level].forwards > 0 for replica in found.meta.replicas] == drafts
     for place, name in enumerate(CHAINS):
-        write_rows(tmp_path / "own.jsonl", *rows[place::3])
+        write_lines(tmp_path / "own.jsonl", *rows[place::3])
         (tmp_path / "own.toml").write_text(tables[name])
         asked = None if CHAINS[name][1] else "plain"
         own = simulate(tmp_path / "own.jsonl", asked, cluster=tmp_path / "own.toml").log
@@ -228,7 +222,7 @@ def test_blocks_go_to_the_host_and_come_back(tmp_path):
     for number in range(20):
         blocks = [number % 5 * 4 + place for place in range(4)]
         rows.append({"arrives_s": number / 10, "prompt_tokens": 100, "output_tokens": 8, "blocks": blocks})
-    write_rows(tmp_path / "again.jsonl", *rows)
+    write_lines(tmp_path / "again.jsonl", *rows)
     (tmp_path / "host.toml").write_text(
         '[[replicas]]\ndevice = "h100"\nkv_blocks = 16\noffload = { host_bytes = 1e9, bytes_per_s = 1e9 }\n'
     )
@@ -252,7 +246,7 @@ def test_a_cluster_file_that_was_changed_makes_another_row(tmp_path):
 
 def test_an_id_that_is_there_twice_is_refused_when_it_comes_again(tmp_path):
     row = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5}
-    path = write_rows(tmp_path / "twice.jsonl", row, row)
+    path = write_lines(tmp_path / "twice.jsonl", row, row)
     with pytest.raises(BrokenWorkloadError, match=r"line 2: request_id: must be .*twice\.jsonl: line 1, got 'a'"):
         simulate(path, "plain", cluster="h100", out=tmp_path / "run")
     assert read_serving(tmp_path / "run").requests["request_id"].tolist() == ["a"]
@@ -273,7 +267,7 @@ CLASSES = [
 ]
 
 
-class Listens:
+class Listens(Policy):
     """Notes what it sees of classes and deadlines."""
 
     seen = set()  # noqa: RUF012 - of all that are built
@@ -285,12 +279,9 @@ class Listens:
         self.seen.add((seen.slo, seen.deadline_s is not None))
         return paceline.policies.Verify(self.target)
 
-    def learn(self, outcome):
-        pass
-
 
 def test_classes_have_promises_and_deadlines_of_their_own(tmp_path):
-    load = write_rows(tmp_path / "load.jsonl", *CLASSES)
+    load = write_lines(tmp_path / "load.jsonl", *CLASSES)
     slo = {"chat": {"ttft": 0.5, "tpot": 1e-9}, "batch": {"e2e": 60.0}, "ttft": 1, "tpot": 1}
     Listens.seen.clear()
     found = simulate(load, Listens, cluster="h100", slo=slo)
@@ -309,7 +300,7 @@ def test_classes_have_promises_and_deadlines_of_their_own(tmp_path):
 
 def test_a_class_of_which_no_request_came_before_the_horizon_may_have_a_promise(tmp_path):
     late = {"arrives_s": 9.0, "prompt_tokens": 10, "output_tokens": 4, "slo": "late"}
-    load = write_rows(tmp_path / "load.jsonl", *CLASSES, late)
+    load = write_lines(tmp_path / "load.jsonl", *CLASSES, late)
     slo = {"late": {"ttft": 1.0}}
     found = simulate(load, "plain", cluster="h100", slo=slo, horizon_s=5.0, out=tmp_path / "run")
     assert (
@@ -350,7 +341,7 @@ def test_seconds_that_a_cost_does_not_know_are_refused_with_what_can_be_done_und
 )
 def test_what_came_before_a_row_that_is_wrong_is_kept(tmp_path, row, error, told, policy):
     """The same as if the workload were stopped at that instant, whichever path works the steps out."""
-    load = write_rows(tmp_path / "load.jsonl", *CLASSES, {"request_id": "late", "output_tokens": 8, **row})
+    load = write_lines(tmp_path / "load.jsonl", *CLASSES, {"request_id": "late", "output_tokens": 8, **row})
     with pytest.raises(BrokenWorkloadError, match=told) as raised:
         simulate(load, policy, cluster="h100", out=tmp_path / "run")
     broken = raised.value
@@ -362,7 +353,7 @@ def test_what_came_before_a_row_that_is_wrong_is_kept(tmp_path, row, error, told
     assert "partial, stopped at" in repr(broken.run)
     finished, rejected, unfinished = closes(broken.log)
     assert (finished + rejected + unfinished, finished > 0) == (20, True)
-    write_rows(load, *CLASSES)
+    write_lines(load, *CLASSES)
     whole = simulate(load, policy, cluster="h100").log
     ended = broken.log.requests["ended_at_ps"]
     # The last that came is the latest instant that is simulated.
@@ -373,7 +364,7 @@ def test_what_came_before_a_row_that_is_wrong_is_kept(tmp_path, row, error, told
 
 
 def test_a_first_row_that_is_wrong_is_refused(tmp_path):
-    load = write_rows(tmp_path / "load.jsonl", {"arrives_s": 0, "prompt_tokens": 0, "output_tokens": 1})
+    load = write_lines(tmp_path / "load.jsonl", {"arrives_s": 0, "prompt_tokens": 0, "output_tokens": 1})
     with pytest.raises(TraceFormatError, match="prompt_tokens"):
         simulate(load, "plain", cluster="h100", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -515,7 +506,7 @@ def step_by_hand(tmp_path):
     costs = lines | {name: cost_line(2000, 200) for name in ("mid", "slim")}
     (tmp_path / "costs.json").write_text(json.dumps(costs))
     (tmp_path / "step.toml").write_text(ONE_REPLICA)
-    write_rows(tmp_path / "step.jsonl", *REQUESTS)
+    write_lines(tmp_path / "step.jsonl", *REQUESTS)
     return paceline.simulate(
         tmp_path / "step.jsonl", "per-tag,default=plain,math=draft:2/target", cluster=tmp_path / "step.toml"
     )

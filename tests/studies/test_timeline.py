@@ -11,13 +11,13 @@ import paceline
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.decoding.results import DRAFT, VERIFY
-from paceline.runs.observed import ObservedRequest, write_observed
+from paceline.runs.observed import write_observed
 from paceline.runs.operations import READ, KeptOperations
 from paceline.runs.serving import read_serving, write_serving
 from paceline.traces.errors import TraceFormatError
 
 from ..cli.command_line import done, refused
-from ..runs.making import observed_run
+from ..runs.making import OBSERVED, observed_run
 
 COSTS = {
     name: {"intercept_s": at, "per_new_token_s": at / 300, "per_kv_token_s": 1e-8}
@@ -251,15 +251,8 @@ def test_both_worlds_stand_side_by_side_in_the_same_words(folder):
 
 
 def test_an_observed_run_is_seen_from_outside(folder):
-    answered = ObservedRequest(
-        request_id="a",
-        prompt_id="p",
-        asked_tokens=4,
-        due_at_ps=1_000_000,
-        sent_at_ps=2_000_000,
-        outputs_at_ps=(5_000_000, 7_000_000),
-        ended_at_ps=7_000_000,
-    )
+    times = {"due_at_ps": 1_000_000, "sent_at_ps": 2_000_000, "ended_at_ps": 7_000_000}
+    answered = replace(OBSERVED, request_id="a", outputs_at_ps=(5_000_000, 7_000_000), **times)
     lost = replace(answered, request_id="b", outputs_at_ps=(), failed="no answer", ended_at_ps=9_000_000)
     write_observed(observed_run(answered, lost), Path("seen"))
     found = paceline.timeline("seen", "t.json")

@@ -11,7 +11,7 @@ from paceline.traces.workloads import open_workload
 from paceline.traces.workloads.arrival import requests_of
 from paceline.traces.workloads.summary import summary_of
 
-from ..data_folder import data_files, data_folder
+from ..data_folder import data_files, data_folder, with_data
 from .sheets import all_of
 
 DATA = data_folder()
@@ -22,7 +22,6 @@ MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", 
 PUBLISHED = {"MT-Bench": (2.62, 3.84), "translation": (1.51, 2.84), "summarization": (2.73, 3.31),
              "qa": (2.32, 3.11), "math_reasoning": (2.25, 3.92), "rag": (2.77, 3.21)}  # fmt: skip
 
-with_data = pytest.mark.skipif(DATA is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA")
 with_spec_bench = pytest.mark.skipif(len(SPEC_BENCH) != 3, reason="no specbench_yukiki in PACELINE_DATA")
 with_eagle = pytest.mark.skipif(len(EAGLE) != 4, reason="no hsd_eagle3_h100 in PACELINE_DATA")
 

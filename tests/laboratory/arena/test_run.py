@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.base.files import shipped
+from paceline.decoding.legal_steps import Policy
 from paceline.decoding.pool import Pool
 from paceline.decoding.steps import Verify
 from paceline.policies.by_name import PolicySpec, PolicySpecError, make_policy
@@ -75,7 +76,7 @@ def test_capacity_is_what_the_target_alone_writes_in_a_large_batch(stage):
     assert alone < stage.capacity_per_s("even") < 32 * alone
 
 
-class Looking:
+class Looking(Policy):
     """Plain decoding that notes what was asked, and how much of the answer it saw."""
 
     def __init__(self, pool):
@@ -85,9 +86,6 @@ class Looking:
     def decide(self, seen):
         self.seen[seen.request_id] = (seen.tag, seen.prompt, tuple(seen.emitted_from(0)))
         return self._step
-
-    def learn(self, outcome):
-        pass
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -5,10 +5,10 @@ import json
 import torch
 from paceline.traces.meta import Sampling
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
 
-VOCABULARY, WIDTH = 40, 32
+from ... import word_models
+from ...word_models import VOCABULARY, WIDTH
+
 SAID = [token for token in range(VOCABULARY) if token % 5]
 READS = 'features_of = "target"\n'
 PART = 'vocabulary = "said.json"\n'
@@ -33,13 +33,9 @@ MEMBERS = {
 }
 
 
-def model(seed, *, num_layers, spread=0.3, quiet=0.02, **changes):
+def model(seed, *, num_layers, quiet=0.02, **changes):
     """A model whose layers add little to the token it reads, so that smaller ones often write the same."""
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": WIDTH, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
-    options = {"vocab_size": VOCABULARY, "num_hidden_layers": num_layers, "max_position_embeddings": 128} | sizes
-    options |= {"initializer_range": spread, "tie_word_embeddings": False, "eos_token_id": 0, "bos_token_id": None}
-    made = LlamaForCausalLM(LlamaConfig(**options | changes)).eval()
+    made = word_models.model(seed, num_layers=num_layers, tied=False, **changes).eval()
     with torch.no_grad():
         for layer in made.model.layers:
             for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
@@ -74,9 +70,7 @@ def written(
     The tokenizer has so many tokens, and so many rows have the tables of all members but the target.
     """
     folder.mkdir(exist_ok=True)
-    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(tokens)}, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    word_models.words(tokens).save(str(folder / "tokenizer.json"))
     target = model(1, num_layers=3)
     target.save_pretrained(folder / "target")
     if "mid" in members:

@@ -25,6 +25,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from ... import word_models
 from ..conftest import noisy, random_llama
 from ..pools import head_pools
 from ..pools.making import VALUES
@@ -370,8 +371,8 @@ def test_a_model_that_was_set_to_training_after_it_was_prepared():
 def test_of_load_assistants(tmp_path):
     head_pools.written(tmp_path)
     target = AutoModelForCausalLM.from_pretrained(tmp_path / "target")
-    flat = head_pools.model(1, tied=True, num_layers=2)
-    narrow = head_pools.model(1, tied=True, num_layers=3, vocab_size=48)
+    flat = word_models.model(1, tied=True, num_layers=2)
+    narrow = word_models.model(1, tied=True, num_layers=3, vocab_size=48)
     for given, told in [
         ((tmp_path, target, ["mid"]), r"`names` must be drafters of .*pool.toml \(draft\), got 'mid'"),
         ((tmp_path, flat, None), "`model` must have the num_hidden_layers of the target of "),

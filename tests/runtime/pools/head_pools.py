@@ -2,35 +2,14 @@
 
 import json
 
-import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
 
+from ...word_models import LLAMA, VOCABULARY, model, words
 from .making import at, write
 
-VOCABULARY, WIDTH, INNER = 40, 32, 48
 SAID = list(range(0, VOCABULARY, 3))
 SHARES = 'embeddings_of = "target"\n'
 PART = 'vocabulary = "said.json"\n'
-LLAMA = (LlamaForCausalLM, LlamaConfig)
-
-
-def model(seed, *, num_layers, tied=True, family=LLAMA, **changes):
-    torch.manual_seed(seed)
-    cls, config = family
-    options = {
-        "vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": num_layers,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.3,
-        "tie_word_embeddings": tied, "eos_token_id": 0, "bos_token_id": None,
-    }  # fmt: skip
-    return cls(config(**{**options, **changes}))
-
-
-def words() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return tokenizer
 
 
 def written(

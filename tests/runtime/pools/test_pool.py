@@ -23,9 +23,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from ...word_models import INNER, LLAMA, VOCABULARY, WIDTH, model, words
 from ..conftest import EOS, random_llama
 from . import head_pools
-from .head_pools import INNER, LLAMA, PART, SAID, SHARES, VOCABULARY, WIDTH, model, words
+from .head_pools import PART, SAID, SHARES
 from .making import NGRAM, at, change_json, slim, write
 
 HEAD = 'name = "p"\ntokenizer = "tokenizer.json"\ncontext_tokens = 64\n'

@@ -11,15 +11,16 @@ import pytest
 import torch
 from paceline.base.errors import ArgumentError
 from paceline.decoding.loop import Loop
+from paceline.decoding.prompt_lookup import LookupRule
 from paceline.decoding.session import Session
-from paceline.policies import Band, ConfidenceBelow, Draft, Ensemble, Ratio, Typical, Verify, make_policy
+from paceline.policies import Band, ConfidenceBelow, Draft, Ensemble, Policy, Ratio, Typical, Verify, make_policy
 from paceline.policies.fixed import Chain, ViaSDLossless
 from paceline.policies.lossy import PyramidSD
 from paceline.runs.log import RunLedger
 from paceline.runtime import rejection_sampling as rejection
 from paceline.runtime import sampler
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.members import LoadedMember, describe_model, loaded_pool
+from paceline.runtime.pools.members import LoadedMember, describe_lookup, describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.rejection_sampling import SeededChance
@@ -30,7 +31,6 @@ from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ..conftest import lookup_member
 from ..offline import logits_after
 from .enumerating import outcomes, total_variation
 
@@ -50,7 +50,10 @@ def small_pool() -> ModelPool:
     names = ("one", "two", "three", "target")
     return ModelPool(
         name="four tokens",
-        members=(lookup_member(2), *(member(name, seed) for seed, name in enumerate(names))),
+        members=(
+            describe_lookup("ngram", LookupRule(max_match=2)),
+            *(member(name, seed) for seed, name in enumerate(names)),
+        ),
         tokenizer=Tokenizer(models.WordLevel({str(token): token for token in range(VOCABULARY)}, unk_token="0")),
         tokenizer_sha256="0" * 64,
         eos_token_ids=(EOS,),
@@ -180,7 +183,7 @@ def test_a_draft_that_stops_early_changes_nothing():
     assert distance(TOP_K, lambda pool: Chain(pool, "one:2/target", stop=stop), 3) < 1e-9
 
 
-class Turns:
+class Turns(Policy):
     """Steps by position: larger members write, smaller ones judge, the target judges what several endorse."""
 
     def __init__(self, steps):
@@ -194,9 +197,6 @@ class Turns:
             if seen.room > 0 if isinstance(step, Draft) else seen.waiting(step.model) > 0:
                 return step
         return Verify("target")
-
-    def learn(self, outcome):
-        pass
 
 
 @pytest.mark.parametrize(

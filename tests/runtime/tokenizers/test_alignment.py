@@ -4,8 +4,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from paceline.runtime.tokenizers import REPLACEMENT, Alignment
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from ..conftest import letters
 from .trained_tokenizers import byte_level, corpus, lower_casing, stripping, texts, token_sequences, unigram, word_piece
 
 PAIRS = {
@@ -208,17 +209,8 @@ def test_tokenizers_that_change_text_are_refused():
             Alignment(target, other, EOS, frozenset())
 
 
-def lower_case_letters() -> Tokenizer:
-    """One token a letter; writes `?` for what it does not know."""
-    letters = "abcdefghijklmnopqrstuvwxyz ?"
-    tokenizer = Tokenizer(models.WordLevel({letter: index for index, letter in enumerate(letters)}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return tokenizer
-
-
 def test_what_the_target_cannot_say_the_other_need_not():
-    target, other = lower_case_letters(), byte_level(1000)
+    target, other = letters("abcdefghijklmnopqrstuvwxyz ?"), byte_level(1000)
     alignment = Alignment(target, lower_casing(), EOS, frozenset())
     assert target.decode(alignment.drafted(plain(target, "a line"), plain(lower_casing(), " of 7 foxes"))) == " of "
     draft = plain(other, " fox naïve")  # the last of which the target cannot spell to its end

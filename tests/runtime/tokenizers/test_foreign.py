@@ -6,20 +6,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.decoding.legal_steps import check_step
+from paceline.decoding.legal_steps import Policy, check_step
 from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Member, PolicyError, Pool, Verify, make_policy
-from paceline.runtime.decode import decode
-from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.pools.members import describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.recording.recorder import record
 from paceline.traces.meta import Closure, Sampling
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ...pairs import pairs
-from ..conftest import ALPHABET, EOS, member, random_llama
+from .. import offline
+from ..conftest import ALPHABET, EOS, letters, random_llama
 from ..pools.making import GREEDY, asked, at, slim
 from .trained_tokenizers import byte_level, lower_casing, unigram
 
@@ -28,18 +27,9 @@ PROMPTS = asked("hello there", "a", "the cat, the cat", "pace line.\nriders draf
 SHIFT = 7
 
 
-def decoded(pool, policy, *, prompts=PROMPTS, sampling=GREEDY, batch=1, start=Start.prefill):
-    built = make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy
-    given = {"sampling": sampling, "max_new_tokens": 24, "batch": batch, "start": start, "debug": True}
-    outputs, log = decode(pool, built, prompts, name="p", **given)
+def decoded(pool, policy, *, prompts=PROMPTS, **options):
+    outputs, log = offline.decoded(pool, policy, prompts, num_tokens=24, debug=True, **options)
     return [output.tokens for output in outputs], log
-
-
-def letters(order):
-    tokenizer = Tokenizer(models.WordLevel({letter: index for index, letter in enumerate(order)}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return tokenizer
 
 
 def with_foreign(pool, draft):
@@ -56,7 +46,7 @@ def shifted_pool(tiny_pool):
     for weight in (model.model.embed_tokens.weight, model.lm_head.weight):
         weight.copy_(weight[order].clone())
     model.generation_config.eos_token_id = number[ALPHABET[EOS]]
-    foreign = replace(member("draft", "model", model), tokenizer=letters(sorted(ALPHABET, key=number.__getitem__)))
+    foreign = describe_model("draft", "model", model, letters(sorted(ALPHABET, key=number.__getitem__)))
     return with_foreign(tiny_pool, foreign)
 
 
@@ -66,7 +56,7 @@ def trained_pool(tiny_pool):
     tokenizer = byte_level(300)
     model = random_llama(3, num_layers=1, vocab_size=tokenizer.get_vocab_size())
     model.generation_config.eos_token_id = 0
-    return with_foreign(tiny_pool, replace(member("draft", "model", model), tokenizer=tokenizer))
+    return with_foreign(tiny_pool, describe_model("draft", "model", model, tokenizer))
 
 
 @pytest.mark.parametrize(
@@ -111,12 +101,9 @@ def test_without_a_text_to_read_it_drafts_nothing(shifted_pool, batch):
 
 
 def test_it_cannot_judge(shifted_pool):
-    class Wrong:
+    class Wrong(Policy):
         def decide(self, seen):
             return Verify("draft")
-
-        def learn(self, outcome):
-            pass
 
     with pytest.raises(PolicyError, match=r"draft .*cannot verify"):
         decoded(shifted_pool, Wrong())

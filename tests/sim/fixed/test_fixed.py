@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.seen import Start
 from paceline.decoding.steps import PolicyError
-from paceline.policies import Commit, Draft, Ratio, Verify
+from paceline.policies import Commit, Draft, Policy, Ratio, Verify
 from paceline.policies.about import About
 from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
@@ -121,7 +121,7 @@ def test_tables_of_few_requests_are_held(monkeypatch):
     assert fixed.round("r1", 2, 2).committed == 1
 
 
-class Says:
+class Says(Policy):
     """A policy that says that pending tokens decide, and does what a test wants."""
 
     about = About(lossless=True, by_pending=True)
@@ -131,9 +131,6 @@ class Says:
 
     def decide(self, seen):
         return self._decide(seen)
-
-    def learn(self, outcome):
-        pass
 
 
 @pytest.mark.parametrize(

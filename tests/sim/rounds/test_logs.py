@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from paceline.decoding.results import VERIFY
 from paceline.decoding.seen import Start
-from paceline.policies import Draft, Verify, make_policy
+from paceline.policies import Draft, Policy, Verify, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.replay_tables import tables_of
@@ -260,7 +260,7 @@ STATED = {  # what each states: the shares of drafts that kept each token, or ho
 SEEDS = 4
 
 
-class Wanted:
+class Wanted(Policy):
     """The prefill, then drafts of the window, each verified; a drafter that found nothing is asked once."""
 
     def __init__(self, window=STATED_WINDOW):
@@ -273,9 +273,6 @@ class Wanted:
             return Verify("target")
         self._asked[seen.request_id] = place
         return Draft("drafter", self.window)
-
-    def learn(self, outcome):
-        pass
 
 
 def replay(trace, *, seed=0, strict=False, window=STATED_WINDOW):

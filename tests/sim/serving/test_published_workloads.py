@@ -11,8 +11,8 @@ from paceline.sim.serving.routers import ROUTERS, Dispatcher, RouterSetting
 from paceline.sim.serving.serve import serve
 from paceline.traces.workloads import open_workload
 
-from ...data_folder import data_folder
-from .engine.served_runs import Watching, pico
+from ...data_folder import data_folder, with_data
+from .engine.served_runs import Watching, check_little, pico
 
 DATA = data_folder()
 CHAINS = ("draft:4/target", "draft:3/mid:6/target")
@@ -29,10 +29,7 @@ COST = FileCost(
         )
     },
 )
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(DATA is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA"),
-]
+pytestmark = [pytest.mark.slow, with_data]
 
 
 class Published:
@@ -128,9 +125,6 @@ def test_what_a_horizon_cuts_is_counted():
 def _check_times(log):
     """Gaps between outputs are the time between first and last tokens; times in the system are Little's."""
     requests, finished = log.requests, log.finished
-    first, ended, arrived = (requests[f"{name}_at_ps"] for name in ("first_token", "ended", "arrived"))
     if not log.meta.stopped:
-        assert total_ps(log.gaps) == (ended - first)[finished].sum()
-    end = log.meta.ended_at_ps
-    over_time = sum(replica.running_ps + replica.waiting_ps for replica in log.meta.replicas)
-    assert over_time == sum((end if e < 0 else e) - a for a, e in zip(arrived.tolist(), ended.tolist(), strict=True))
+        assert total_ps(log.gaps) == (requests["ended_at_ps"] - requests["first_token_at_ps"])[finished].sum()
+    check_little(log)

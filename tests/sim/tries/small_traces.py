@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 from paceline.decoding.seen import Start
-from paceline.policies import Commit, Draft, Exact, Verify
+from paceline.policies import Commit, Draft, Exact, Policy, Verify
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostModel
 from paceline.sim.simulate import Scenario, simulate
@@ -120,7 +120,7 @@ def table(log, part, *names):
     return list(zip(*(columns[name].tolist() for name in names), strict=True))
 
 
-class Script:
+class Script(Policy):
     """Takes every request through the same steps, or its own; the target alone after the last one."""
 
     def __init__(self, pool, steps):
@@ -133,11 +133,8 @@ class Script:
         self._taken[seen.request_id] += 1
         return steps[taken] if taken < len(steps) else self._rest
 
-    def learn(self, outcome):
-        pass
 
-
-class Anything:
+class Anything(Policy):
     """Any legal step, by chance of the request alone: a batch does not change what a request does.
 
     Args:
@@ -152,9 +149,6 @@ class Anything:
     def decide(self, seen):
         rng = self._rng.setdefault(seen.request_id, Random(f"{self._seed} {seen.request_id}"))
         return rng.choice(self._legal(seen, rng))
-
-    def learn(self, outcome):
-        pass
 
     def _legal(self, seen, rng):
         found_nothing = seen.last is not None and isinstance(seen.last.step, Draft) and not seen.last.num_drafted

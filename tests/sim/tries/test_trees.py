@@ -4,7 +4,7 @@ import pytest
 from paceline.decoding.results import TREE
 from paceline.decoding.rules import Ratio
 from paceline.decoding.steps import Draft, PolicyError, Verify
-from paceline.policies import DraftTree, make_policy, tree_shape
+from paceline.policies import DraftTree, Policy, make_policy, tree_shape
 from paceline.reports import summarise_run
 from paceline.reports.run_table import run_table
 from paceline.reports.summary import rejection_rate
@@ -195,7 +195,7 @@ def test_a_branch_that_stays_has_its_own_probability(recording):
         assert judged[0] == told[0]
 
 
-class Copies:
+class Copies(Policy):
     """Once, a copy of one token that the target keeps by a lossy rule; else plain decoding."""
 
     def __init__(self, tokens):
@@ -208,9 +208,6 @@ class Copies:
             self.seen.add(seen.request_id)
             return Verify("target", Ratio(1e-9))
         return Draft("ngram", 1, copy=(self.tokens[seen.request_id],))
-
-    def learn(self, outcome):
-        pass
 
 
 def test_a_copy_of_a_branch_is_on_record(recording):

@@ -70,8 +70,8 @@ def llamacpp_lines(tokens, drafted, accepted):
     ]
 
 
-def counters(drafts, positions, *, requests=None, tokens=0):
-    labels, name = 'engine="0",model_name="m"', "vllm:spec_decode_num"
+def counters(drafts, positions, *, requests=None, tokens=0, model="m"):
+    labels, name = f'engine="0",model_name="{model}"', "vllm:spec_decode_num"
     kept = f"{name}_accepted_tokens_per_pos_total"
     lines = [
         f"# TYPE {name}_drafts_total counter",

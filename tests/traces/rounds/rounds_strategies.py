@@ -1,9 +1,8 @@
 """Imported recordings for tests: drawn by Hypothesis, or made by a process whose rates are known."""
 
-from math import erfc
-
 import numpy as np
 from hypothesis import strategies as st
+from paceline.benchmarks.shared.engine_logs import log_of, sequential
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import KINDS, UNKNOWN, DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 
@@ -79,67 +78,15 @@ def rounds_traces(draw, max_requests=4):
     return RoundsRecording(meta=meta, requests=requests)
 
 
-def sequential(bits, window):
-    """Rounds of a drafter of `window` tokens whose token at position p is the target's where `bits[p]`."""
-    start, accepted, position = [], [], 0
-    while position < len(bits):
-        seen = bits[position : position + window]
-        kept = len(seen) if all(seen) else int(np.argmin(seen))
-        start.append(position)
-        accepted.append(kept)
-        position += kept + 1
-    drafted = np.minimum(window, len(bits) - np.array(start))
-    return Rounds(
-        start=np.array(start, np.int32), accepted=np.array(accepted, np.int32), drafted=drafted.astype(np.int32)
-    )
-
-
 def bernoulli_trace(*, by_start, share=0.7, requests=40, length=200, window=6, seed=0):
     """One drafter, `d`, whose tokens are the target's with probability `share`, whatever came before."""
     rng = np.random.default_rng(seed)
-    records = tuple(
-        RoundsRequest(
-            request_id=f"q{index}",
-            tag="coin",
-            num_tokens={"": length},
-            rounds={"d": sequential(rng.random(length) < share, window)},
-        )
-        for index in range(requests)
-    )
-    drafters = (DrafterInfo(name="d", by_start=by_start, window=window),)
-    return RoundsRecording(meta=RoundsMeta(name="coins", source="test", drafters=drafters), requests=records)
-
-
-FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
-
-
-def difficult_texts(rho, *, requests, length=300, seed=0):
-    """`[requests, length]` difficulty of positions, uniform on [0, 1): ranks of a normal walk of persistence `rho`."""
-    rng = np.random.default_rng(seed)
-    noise = rng.standard_normal((length, requests)) * np.sqrt(1 - rho**2)
-    walk = [rng.standard_normal(requests)]
-    for step in noise[1:]:
-        walk.append(rho * walk[-1] + step)
-    return np.vectorize(lambda z: 0.5 * erfc(-z / 2**0.5))(np.array(walk).T)
-
-
-def rounds_over(difficulty, shares, window):
-    """One drafter, `d`, that depends on the start: at depth k it agrees where the difficulty is below `shares[k]`."""
     records = []
-    for index, text in enumerate(difficulty):
-        rows, start = [], 0
-        while start < len(text):
-            seen = text[start : start + window]
-            agrees = seen < np.array(shares[: len(seen)])
-            kept = len(agrees) if agrees.all() else int(np.argmin(agrees))
-            rows.append((start, kept, window))
-            start += kept + 1
-        columns = np.array(rows, np.int32).T
-        rounds = Rounds(start=columns[0], accepted=columns[1], drafted=columns[2])
-        records.append(RoundsRequest(request_id=f"q{index}", tag="", num_tokens={"": len(text)}, rounds={"d": rounds}))
-    drafters = (DrafterInfo(name="d", by_start=True, window=window),)
-    meta = RoundsMeta(name="difficult", source="test", drafters=drafters)
-    return RoundsRecording(meta=meta, requests=tuple(records))
+    for index in range(requests):
+        bits = rng.random(length) < share
+        found = sequential(length, window, lambda start, bits=bits: bits[start : start + window])
+        records.append(RoundsRequest(request_id=f"q{index}", tag="coin", num_tokens={"": length}, rounds={"d": found}))
+    return log_of("coins", records, window=window, drafter="d", by_start=by_start)
 
 
 def assert_same_rounds(one: RoundsRecording, other: RoundsRecording):

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.benchmarks.shared.engine_logs import sequential
 from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
 from paceline.traces.opening import open_recording
 from paceline.traces.rounds.check import acceptance_lengths
@@ -33,7 +34,7 @@ from ..making import (
     with_column,
     write,
 )
-from .rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces, sequential
+from .rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces
 
 
 def write_requests(path, *requests):
@@ -226,7 +227,7 @@ def test_the_rounds_of_one_log_emit_its_text():
     for request in trace.requests:
         length = request.length("d")
         assert acceptance_lengths(request.rounds["d"], length).sum() in (length, length + 1)
-    all_kept = sequential(np.ones(20, bool), window=6)
+    all_kept = sequential(20, 6, lambda start: np.ones(min(6, 20 - start), bool))
     assert acceptance_lengths(all_kept, 20).tolist() == [7, 7, 7]
 
 

@@ -12,7 +12,17 @@ from paceline.sim.serving.limits import Admission, Preemption
 from paceline.sim.serving.replica import Role, Transfer
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival
 
-from ..engine.served_runs import MICROSECOND, POLICIES, Run, limits, limits_of, pico, target_only, workloads
+from ..engine.served_runs import (
+    MICROSECOND,
+    POLICIES,
+    Run,
+    check_little,
+    limits,
+    limits_of,
+    pico,
+    target_only,
+    workloads,
+)
 
 PREFILL, DECODE, BOTH = Role.prefill, Role.decode, Role.both
 SLOW = Transfer(bytes_per_s=1e6, latency_s=5e-6, token_bytes=2)  # a token takes 2 us
@@ -90,7 +100,7 @@ def test_all_that_come_end(run):
     assert all(not any(state) for state in run.recorder.latest.values())  # no request, no block
     assert total_ps(log.gaps) == (requests["ended_at_ps"] - requests["first_token_at_ps"])[finished].sum()
     assert set(requests["replica"]) <= {index for index, spec in enumerate(run._given[2]) if spec.role != DECODE}
-    _check_little(log)
+    check_little(log)
 
 
 @given(runs(), st.integers(1, 40_000))
@@ -102,20 +112,13 @@ def test_what_a_horizon_cuts_is_counted(run, horizon):
     assert bool(run.served.stopped) == bool(log.meta.stopped)
     assert not unfinished.any() or run.served.stopped == "horizon"
     assert log.requests["emitted_tokens"].sum() == run.served.num_emitted
-    _check_little(log)
+    check_little(log)
     end, sums = log.meta.ended_at_ps, log.meta.transfers
     assert sums.busy_ps <= end
     assert sums.most_queued_ps <= end
     assert sums.unfinished <= sums.sent <= sums.handed_over
     assert bool(sums.unfinished) <= bool(log.meta.stopped)
     assert all(sum(member.busy_ps for member in replica.members) <= end for replica in log.meta.replicas)
-
-
-def _check_little(log):
-    end = log.meta.ended_at_ps
-    over_time = sum(replica.running_ps + replica.waiting_ps for replica in log.meta.replicas)
-    columns = (log.requests[name].tolist() for name in ("arrived_at_ps", "ended_at_ps"))
-    assert over_time == sum((end if ended < 0 else ended) - arrived for arrived, ended in zip(*columns, strict=True))
 
 
 @given(workloads(), st.sampled_from(POLICIES), st.sampled_from([None, 25]))

@@ -2,6 +2,11 @@
 
 from collections import deque
 
+from paceline.sim.serving.charges import to_ps
+from paceline.sim.serving.limits import Preemption
+
+from .served_runs import LineCost, Run, target_only
+
 
 class Request:
     """One request: `read` tokens of its text are in the cache, `out` tokens have come out, it holds `held` blocks."""
@@ -97,3 +102,24 @@ def serve_plainly(arrivals, limits, forward_ps, *, retracts=False):
                 free += request.held
                 running.remove(request)
     return {one.arrival.request_id: (one.scheduled, one.first, one.ended) for one in requests}, put_back
+
+
+def preempted(log):
+    """Who was put back, and when."""
+    columns = (log.preemptions[name].tolist() for name in ("request", "at_ps"))
+    return [(log.requests["request_id"][request], at_ps) for request, at_ps in zip(*columns, strict=True)]
+
+
+def serves_plainly(arrivals, limits):
+    """The engine equals the plain one; returns who was put back, and when."""
+    cost = LineCost(target_only())
+
+    def forward_ps(num_rows, new_tokens, context_tokens):
+        return to_ps(cost.forward_s("target", num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens))
+
+    retracts = limits.preemption is Preemption.fewest_tokens
+    times, put_back = serve_plainly(arrivals, limits, forward_ps, retracts=retracts)
+    run = Run(arrivals, target_only(), "target", limits, cost=cost).go()
+    assert run.times() == times
+    assert preempted(run.log) == put_back
+    return put_back

@@ -206,3 +206,12 @@ def whole_answers(tables, count):
 def target_only():
     """The tables of an imported recording of the target alone."""
     return tables_of(recording_of(one_request({"": 24}, {}), drafters=()))
+
+
+def check_little(log):
+    """Requests in the system, added up over time, are the times of requests in the system, added up."""
+    end = log.meta.ended_at_ps
+    over_time = sum(replica.running_ps + replica.waiting_ps for replica in log.meta.replicas)
+    ended = log.requests["ended_at_ps"].tolist()
+    arrived = log.requests["arrived_at_ps"].tolist()
+    assert over_time == sum((end if e < 0 else e) - a for a, e in zip(arrived, ended, strict=True))

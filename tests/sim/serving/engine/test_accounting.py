@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from paceline.runs.serving import total_ps
 from paceline.traces.workloads.arrival import Arrival
 
-from .served_runs import POLICIES, Run, limits, limits_of, pico, some_rounds, workloads
+from .served_runs import POLICIES, Run, check_little, limits, limits_of, pico, some_rounds, workloads
 
 ROUND_POLICIES = ("target", "feature:3/target", "tokens:4/target", "adaptive")
 
@@ -55,21 +55,12 @@ def test_what_a_horizon_cuts_is_counted(run, horizon):
     assert not unfinished.any() or run.served.stopped == "horizon"
     assert requests["emitted_tokens"].sum() == run.served.num_emitted
     assert (requests["emitted_tokens"][unfinished] < requests["output_tokens"][unfinished]).all()
-    _check_little(log)
+    check_little(log)
 
 
 @given(runs(num_replicas=3, router="least-loaded"))
 def test_time_in_the_system_is_littles(run):
-    _check_little(run.go().log)
-
-
-def _check_little(log):
-    """Requests in the system, added up over time, are the times of requests in the system, added up."""
-    end = log.meta.ended_at_ps
-    over_time = sum(replica.running_ps + replica.waiting_ps for replica in log.meta.replicas)
-    ended = log.requests["ended_at_ps"].tolist()
-    arrived = log.requests["arrived_at_ps"].tolist()
-    assert over_time == sum((end if e < 0 else e) - a for a, e in zip(arrived, ended, strict=True))
+    check_little(run.go().log)
 
 
 @given(runs(), st.none() | st.integers(1, 40_000))

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from paceline.decoding.legal_steps import Policy
 from paceline.decoding.steps import Draft, PolicyError, Verify
 from paceline.policies.about import About
 from paceline.policies.by_name import make_policy
@@ -176,7 +177,7 @@ def test_rows_with_fewer_operations_come_to_the_target_first(number):
     check(arrivals, tables, "ngram:4/slim:5/target", limits=tight, cost=LineCost(tables))
 
 
-class EitherVerifier:
+class EitherVerifier(Policy):
     """Who verifies below the target follows from how much is pending."""
 
     about = About(lossless=True, by_pending=True)
@@ -191,9 +192,6 @@ class EitherVerifier:
             return Verify("slim")
         return Verify("target")
 
-    def learn(self, outcome):
-        pass
-
 
 def test_rows_of_a_cycle_may_be_verified_by_different_members():
     arrivals = [Arrival(f"q{index}", 10**8 * index, 10 + index, 60) for index in range(8)]
@@ -203,7 +201,7 @@ def test_rows_of_a_cycle_may_be_verified_by_different_members():
     assert slim.forwards > 0
 
 
-class JudgesAndDrafts:
+class JudgesAndDrafts(Policy):
     """One member judges the tokens of a smaller one, and writes the first token of each round."""
 
     about = About(lossless=True, by_pending=True)
@@ -214,9 +212,6 @@ class JudgesAndDrafts:
         if seen.num_pending == 1 and seen.has_room:
             return Draft("draft", 3)
         return Verify("mid" if seen.waiting("mid") else "target")
-
-    def learn(self, outcome):
-        pass
 
 
 class FedCost(LineCost):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.decoding.legal_steps import Policy
 from paceline.decoding.steps import PolicyError
 from paceline.policies.by_name import make_policy, own_policies
 from paceline.policies.fixed import Plain
@@ -223,14 +224,11 @@ def test_what_cannot_be_served_is_refused(options, says):
         Run(**options).go()
 
 
-class Silent:
+class Silent(Policy):
     """Wants nothing."""
 
     def decide(self, seen):
         return None
-
-    def learn(self, outcome):
-        pass
 
 
 def test_a_policy_that_returns_no_step_is_named():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from paceline.decoding.legal_steps import Policy
 from paceline.decoding.steps import Draft, PolicyError, Verify
 from paceline.policies.about import About, members_run_by
 from paceline.policies.by_name import make_policy
@@ -51,14 +52,11 @@ def test_what_policies_say_they_run(policy, runs):
 
 @pytest.mark.parametrize("by_pending", [False, True])
 def test_a_policy_that_runs_another_member_than_it_says_ends_the_run_by_name(by_pending):
-    class Sly:
+    class Sly(Policy):
         about = About(lossless=True, by_pending=by_pending, runs=frozenset({"draft", "target"}))
 
         def decide(self, seen):
             return Verify("target") if seen.num_pending else Draft("mid", 4)
-
-        def learn(self, outcome):
-            pass
 
     with pytest.raises(PolicyError, match=r"mid is not among the members that `About\.runs` names: draft, target"):
         Run(ARRIVALS, pico(), Sly, of_members(("draft", "target"))).go()

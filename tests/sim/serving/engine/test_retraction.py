@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.serving.charges import to_ps
 from paceline.sim.serving.limits import Preemption
 from paceline.traces.workloads.arrival import Arrival
 
-from .plain_reference import serve_plainly
+from .plain_reference import preempted, serves_plainly
 from .served_runs import POLICIES, LineCost, Run, limits, limits_of, pico, target_only, workloads
 
 
@@ -17,35 +16,11 @@ def retracting(found):
     return replace(found, preemption=Preemption.fewest_tokens)
 
 
-def preempted(log):
-    columns = (log.preemptions[name].tolist() for name in ("request", "at_ps"))
-    return [(log.requests["request_id"][request], at_ps) for request, at_ps in zip(*columns, strict=True)]
-
-
-def check(arrivals, given_limits):
-    cost = LineCost(target_only())
-
-    def forward_ps(num_rows, new_tokens, context_tokens):
-        return to_ps(cost.forward_s("target", num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens))
-
-    times, put_back = serve_plainly(arrivals, given_limits, forward_ps, retracts=True)
-    run = Run(arrivals, target_only(), "target", retracting(given_limits), cost=cost).go()
-    assert run.times() == times
-    assert preempted(run.log) == put_back
-    return put_back
-
-
 @given(st.data())
 def test_the_engine_equals_a_plain_one_that_looks_at_the_whole_batch(data):
     found = data.draw(limits(target_only(), prefix_cache=False))
     budget = max(found.token_budget, found.max_num_seqs)
-    check(data.draw(workloads(most=20)), replace(found, token_budget=budget))
-
-
-def test_it_does_where_memory_is_short():
-    arrivals = [Arrival(f"q{index}", index * 10**8, 5 + index % 20, 30 + index % 30) for index in range(60)]
-    tight = limits_of(target_only(), max_num_seqs=8, token_budget=16, num_blocks=30, prefix_cache=False)
-    assert len(check(arrivals, tight)) > 20
+    serves_plainly(data.draw(workloads(most=20)), retracting(replace(found, token_budget=budget)))
 
 
 def test_the_shortest_answer_goes_and_waits_last():

@@ -14,15 +14,12 @@ import pytest
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.traces.workloads import open_workload
 
-from ....data_folder import data_folder
+from ....data_folder import data_folder, with_data
 from ..engine.lined_costs import LinedLineCost
 from ..engine.served_runs import Run, target_only
 
 DATA = data_folder()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(DATA is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA"),
-]
+pytestmark = [pytest.mark.slow, with_data]
 BLOCKS = 10**8
 
 

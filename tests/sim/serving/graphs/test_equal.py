@@ -4,6 +4,7 @@ from itertools import count
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from paceline.decoding.legal_steps import Policy
 from paceline.decoding.steps import Commit, Draft
 from paceline.sim.serving.requests import DrawnRequests
 from paceline.traces.workloads.arrival import Text
@@ -54,14 +55,11 @@ def test_a_whole_answer_is_found_as_far_as_the_target_judged_it():
     assert run.log.meta.replicas[0].members[-1].lookups.found_tokens == 32
 
 
-class Takes:
+class Takes(Policy):
     """Drafts, and takes what was drafted as it is."""
 
     def decide(self, seen):
         return Commit(seen.num_pending) if seen.num_pending else Draft("draft", 4)
-
-    def learn(self, outcome):
-        pass
 
 
 def test_a_request_that_waits_for_what_a_commit_writes_comes_when_it_is_there():
