@@ -205,10 +205,10 @@ def _meta(
 def _simulated(on_cluster: Replayer) -> list[str]:
     """Which target was simulated where seconds depend on it: without a recording that of the shipped one."""
     recording = on_cluster.setting.recording
-    target = recording.known_shapes().get(on_cluster.target)
-    if target is None or is_priced(on_cluster):
+    known = recording.known_shapes().get(on_cluster.target)
+    if known is None or known.shape is None or is_priced(on_cluster):
         return []
-    return [f"simulated: {target.name} of {recording.about.name}, {target.parameters:,} parameters"]
+    return [f"simulated: {on_cluster.target} of {recording.about.name}, {known.shape.parameters:,} parameters"]
 
 
 def _peaks(run: Replayable, on_cluster: Replayer) -> list[str]:
