@@ -125,7 +125,7 @@ class Distances(LazyNumbers):
         self._op, self._number = op, number
 
     def cut(self, count: int) -> None:
-        """Keep the first `count`: none after them is worked out, as the verdict refused their tokens."""
+        """Keep the first `count`: none after them is computed, as the verdict refused their tokens."""
         self._count = min(count, self._count)
         self._op.cut(self._number, self._count)
 
