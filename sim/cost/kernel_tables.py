@@ -43,7 +43,7 @@ PROMPTS = KernelTable("attention", "context_attention_perf", ("batch_size", "isl
 DECODING = KernelTable("attention", "generation_attention_perf", ("batch_size", "step"))
 EXPERTS = KernelTable("moe", "moe_perf", ("num_tokens",), (1e-3, 300.0))
 REDUCE = KernelTable("comm", "custom_allreduce_perf", ("message_size",))
-QUANTISING = KernelTable("quantize", "computescale_perf", ("k", "m"), (0.0, 0.1))  # a difference of two kernels
+QUANTISING = KernelTable("quantize", "computescale_perf", ("k", "m"), (0.0, 0.1))  # a difference of kernels, >= 0
 # Columns that older tables lack, and the value of all their rows.
 _OLDER = {"window_size": 0}
 # No product of the least size keeps a device busy for so long: above it the host was measured.
@@ -184,7 +184,7 @@ class KernelTables:
                 raise TraceFormatError(path, column, "must be whole numbers", str(schema.field(column).type))
             if len(held) and (least := pc.min(held[column]).as_py()) < 1:
                 raise TraceFormatError(path, column, "must be >= 1", least)
-        for device in held["device"].unique().to_pylist():
+        for device in map(str, held["device"].unique().to_pylist()):
             if (self._device or device) != device:
                 raise TraceFormatError(path, "device", f"must be {self._device!r}, as in other rows", device)
             self._device = device
@@ -197,12 +197,11 @@ class KernelTables:
             seconds: NDArray[np.float64] = held["latency"].to_numpy().astype(np.float64) / 1e3
         except ValueError:
             raise TraceFormatError(path, "latency", "must be numbers", str(held["latency"].type)) from None
-        wrong = ~(np.isfinite(seconds) & (seconds > 0))
-        if wrong.any():
-            raise TraceFormatError(
-                path, "latency", "must be milliseconds above 0", held["latency"].to_pylist()[wrong.argmax()]
-            )
         low_ms, high_ms = table.fastest_ms
+        wrong = ~(np.isfinite(seconds) & ((seconds > 0) if low_ms else (seconds >= 0)))
+        if wrong.any():
+            rule = f"must be milliseconds {'above 0' if low_ms else '>= 0'}"
+            raise TraceFormatError(path, "latency", rule, held["latency"].to_pylist()[wrong.argmax()])
         if not low_ms <= (least_ms := float(seconds.min()) * 1e3) <= high_ms:
             rule = f"must be milliseconds, {low_ms:g} to {high_ms:g} of the fastest row of {told.rpartition(' of ')[2]}"
             raise TraceFormatError(path, "latency", rule, least_ms)

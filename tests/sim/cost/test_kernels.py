@@ -242,8 +242,11 @@ def test_heads_of_keys_and_values_are_split_whole(tmp_path):
 
 
 def test_trtllm_leaves_out_finding_scales(tmp_path):
+    """Published seconds of these are 0 where the product alone took as long."""
     path = made.folder(tmp_path, "trtllm", heads=(16, 8), dtypes=("bfloat16", "fp8"))
-    scales = [{"quant_dtype": "fp8", "k": k, "m": m, "latency": 0.001} for k in made.WIDE for m in made.TOKENS]
+    scales = [
+        {"quant_dtype": "fp8", "k": k, "m": m, "latency": 0.001 * (m < 99)} for k in made.WIDE for m in made.TOKENS
+    ]
     made.put(path, "quantize", "trtllm", "0.9.0", "computescale_perf", scales)
     plain, narrow = (cost_of(path, shape.info("m"), engine="trtllm") for shape in (SHAPE, quantised("fp8")))
     assert seconds(plain, 1, held=255) - seconds(narrow, 1, held=255) == pytest.approx(12 * 1e-6)
@@ -412,8 +415,9 @@ def spoil(path, how):
         made.put(path, "attention", "vllm", "0.9.0", "context_attention_perf", rows)
     elif how == "host":
         made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"latency": 0.05} for row in rows])
-    elif how == "device":
-        made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"device": "NVIDIA T4"} for row in rows])
+    elif how in ("device", "nameless"):
+        device = {"device": "NVIDIA T4" if how == "device" else None}
+        made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | device for row in rows])
     elif how == "empty":
         return path / "comm"
     elif how == "devices":
@@ -451,6 +455,7 @@ def spoil(path, how):
             "products of gemm_dtype bfloat16 took 50 microseconds at the least, which the host takes",
         ),
         ("device", ArgumentError, "must be of a device of docs/costs.md, got 'NVIDIA T4'"),
+        ("nameless", ArgumentError, "must be of a device of docs/costs.md, got 'None'"),
     ],
 )
 def test_folders_that_will_not_do(tmp_path, how, kind, told):
