@@ -418,7 +418,8 @@ def _with_named(path: Path) -> Iterator[Path]:
                     yield beside
     elif path.suffix == ".toml":
         for text in texts_in([read_toml(path, "the file", GridFileError)]):
-            yield from _named_by(text) if text.startswith(KERNELS) else ()
+            if text.startswith(KERNELS):
+                yield from _named_by(f"{KERNELS}{path.parent / text.removeprefix(KERNELS)}")
             for named in (
                 path.parent / text,
                 Path(text.partition(".py:")[0] + ".py") if ".py:" in text else Path(text),

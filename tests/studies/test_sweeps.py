@@ -270,9 +270,12 @@ def test_another_grid_or_another_input_is_refused(folder):
     assert says.endswith("got 'another small.trace'")
 
 
-@pytest.mark.parametrize("named", ["kernels:tables", "cluster.toml"])
+@pytest.mark.parametrize("named", ["kernels:tables", "cluster.toml", "other/cluster.toml"])
 def test_tables_of_kernels_that_were_changed_are_another_input(folder, named):
-    (folder / "cluster.toml").write_text('[[replicas]]\ndevice = "h100"\ncost = "kernels:tables"\n')
+    """A cluster file names them from its own folder."""
+    (folder / "other").mkdir()
+    for file, tables in (("cluster.toml", "tables"), ("other/cluster.toml", "../tables")):
+        (folder / file).write_text(f'[[replicas]]\ndevice = "h100"\ncost = "kernels:{tables}"\n')
     table = folder / "tables/gemm/vllm/0.9.0/gemm_perf.parquet"
     table.parent.mkdir(parents=True)
     table.write_bytes(b"one")
