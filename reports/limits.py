@@ -134,7 +134,7 @@ def _number(text: str, typed: str, rule: str) -> float:
         bound = float(text)
     except ValueError:
         bound = inf
-    if not isfinite(bound) or not text.isascii() or "_" in text:
+    if not isfinite(bound) or not text.isascii() or "_" in text or text != text.strip():
         raise ArgumentError(f"{rule}, got {typed!r}")
     return bound
 

@@ -130,6 +130,10 @@ def test_a_seed_of_a_file_that_is_read_as_it_is_is_refused(tmp_path):
         (("metrics", "run", "--slo", "ttft=1", "--slo", "ttft=2"), TWICE),
         (("metrics", "run", "--slo", "chat:ttft=1", "--slo", "chat:ttft=2"), "--slo chat: ttft is given twice"),
         (("metrics", "run", "--slo", "ttft=200"), "--slo ttft must say its unit above 10: 200ms or 200s, got 200"),
+        (
+            ("metrics", "run", "--slo", "ttft=200 ms"),
+            "--slo ttft must have seconds as its bound, as in 0.2 or 200ms, got",
+        ),
         (("metrics", "run", "--slo", "chat:ttft"), "--slo chat: must be NAME=SECONDS, got 'ttft'"),
         (("metrics", "run", "--slo", ":ttft=1"), "--slo must be [CLASS:]NAME=SECONDS,..., got ':ttft=1'"),
         (
