@@ -90,7 +90,7 @@ class Spent(SpentInRounds):
         """Of `target_s`, what is left if a forward took what one of the target alone did with as many requests.
 
         Their seconds are a line in the tokens held. By requests they are linear between counts that `alone` has, and
-        beyond these rise as from its least count to its most.
+        beyond these rise as from its least count to its most, or not at all if it has one.
         """
         count, own_rows, own_held, own_s = _columns(self)
         _, rows, held, taken_s = _columns(alone)

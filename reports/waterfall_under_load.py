@@ -30,7 +30,7 @@ LOSSES_UNDER_LOAD = {
     **{loss: LOSSES[loss] for loss in ("acceptance", "drafting", "width")},
     "batch": "the target's steps have other rows, prompts and host time in them than alone",
     "rest": "deciding, and waiting between operations",
-    "prompts": "reading prompts, or sending them, takes longer",
+    "prompts": "reading prompts, or handing requests over, takes longer",
     "queue": "requests wait longer for a place",
 }
 UNKNOWN_UNDER_LOAD = "not known where a request was rejected or did not finish, or no round is run"
