@@ -162,6 +162,7 @@ def _parse(text: str, pool: Pool) -> dict[str, float]:
     return costs
 
 
+PROMPT = 16  # tokens a row of a first forward, above which the later ones take other seconds
 DRAFTS_MEMORY = 64  # drafts that a line by window reaches back
 SLOPE_MEMORY = 256  # forwards that the slope over held tokens reaches back
 ALIKE = 1e-3  # least difference of two sums of squares to count as two directions: against rounding, not tuned
@@ -258,8 +259,25 @@ class PerformanceProfiler:
         """
         if self.stated is not None or not (self._answers or (self._prompts and num_rows > 1)):
             return np.zeros(len(self._cells))
+        return self.prompts_s(num_rows) / self._mean_answer()
+
+    def joining_s(self, lacking: Sequence[int], remaining: int) -> Floats:
+        """`[L]` seconds of a member's forward over the tokens of a request that it lacks, per token still to come.
+
+        `lacking` `[L]` up to `PROMPT` tokens are read with the next ones, and so free. No more tokens are expected than
+        the `remaining` ones of the budget.
+        """
+        found = np.zeros(len(self._cells))
+        if self.stated is None:
+            left = min(remaining, self._mean_answer())
+            for level, tokens in enumerate(lacking):
+                if tokens > PROMPT:
+                    found[level] = self._read_all(float(_bucket(tokens)), 1, 1)[level, 0] / left
+        return found
+
+    def _mean_answer(self) -> float:
         running = 1.0 - self._answers / self._prompts
-        return self.prompts_s(num_rows) * (self._prompts / (self._answer_tokens + running * 0.5 * self._budget_tokens))
+        return (self._answer_tokens + running * 0.5 * self._budget_tokens) / self._prompts
 
     def prompts_s(self, num_rows: int) -> Floats:
         """`[L]` seconds of a forward over `num_rows` prompts of mean length; zero where seconds are stated."""

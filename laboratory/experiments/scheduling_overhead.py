@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import nan
 from time import thread_time
+from typing import cast
 
 import numpy as np
 from paceline.base.errors import counted
 from paceline.decoding.pool import Member, Pool
+from paceline.decoding.seen import Observation
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.policies.specrouter.search import SearchFigures, best_chain
 from paceline.reports.panels import Panel, series_of
@@ -29,6 +31,20 @@ REPEATS = 9
 TARGET_S = 0.02
 TOKENS = 24  # verdicts of every pair
 KEY = "made up"
+
+
+class _Asking:
+    """What a selection sees of a request that all members have read."""
+
+    tag = KEY
+    context_tokens = 0
+    remaining = TOKENS
+
+    def cached(self, model: str) -> int:
+        return self.context_tokens
+
+
+ASKING = cast(Observation, _Asking())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +81,15 @@ def run(setting: ExperimentSetting) -> Finding:
 def _overhead(size: int, seed: int) -> Overhead:
     policy = _known_pool(size, seed)
     scheduler = policy.scheduler
-    profiler, agreement = scheduler.knowledge.profiler, scheduler.knowledge.agreement
 
-    def profile() -> None:
-        profiler.table(WINDOW + 1)
-        profiler.entry_s()
-        agreement.rates(KEY)
+    def profile() -> SearchFigures:
+        return scheduler.knowledge.figures(KEY, 1, ASKING)
 
-    known = SearchFigures(agreement.rates(KEY), profiler.table(WINDOW + 1), profiler.entry_s())
+    known = profile()
     found = best_chain(known)
 
     def select() -> None:
-        plan = scheduler.plan(KEY, num_rows=1, num_running=1)
+        plan = scheduler.plan(ASKING, num_rows=1, num_running=1, begins=False)
         scheduler.note_round(KEY, plan, num_tokens=1, copied=False)
 
     profiling_s = _least_s(profile)
@@ -110,7 +123,8 @@ def _known_pool(size: int, seed: int) -> SpecRouter:
             kept = rng.random(TOKENS) < 0.4 + 0.5 * shares[low] / shares[high]
             for one in kept:
                 scheduler.knowledge.agreement.note(KEY, low, high, kept=bool(one), similar=nan)
-    while scheduler.plan(KEY, num_rows=1, num_running=1).trial:  # skip the warm-up
+    scheduler.knowledge.profiler.note_prompt(num_prompt=1, budget=TOKENS)
+    while scheduler.plan(ASKING, num_rows=1, num_running=1, begins=False).trial:  # skip the warm-up
         pass
     return policy
 

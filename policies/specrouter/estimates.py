@@ -527,13 +527,21 @@ class Knowledge:
         """Members with weights and known seconds."""
         return [level for level in self._models if self.profiler.known(level)]
 
-    def figures(self, key: str | None, num_rows: int) -> SearchFigures:
-        """The present estimates for requests of one tag, or of all (None), in operations of `num_rows` requests."""
-        return SearchFigures(
-            rates=self.agreement.rates(key),
-            seconds=self.profiler.table(self._widths, num_rows=num_rows),
-            entry_s=self.profiler.entry_s(num_rows=num_rows),
-        )
+    def figures(self, key: str | None, num_rows: int, seen: Observation | None = None) -> SearchFigures:
+        """The present estimates for requests of one tag, or of all (None), in operations of `num_rows` requests.
+
+        With `seen` members join that request, which some of them have read already.
+        """
+        entry_s = self.profiler.entry_s(num_rows=num_rows) if seen is None else self._joining_s(seen)
+        seconds = self.profiler.table(self._widths, num_rows=num_rows)
+        return SearchFigures(rates=self.agreement.rates(key), seconds=seconds, entry_s=entry_s)
+
+    def _joining_s(self, seen: Observation) -> Floats:
+        lacking = [0] * len(self._levels)
+        for name, level in self._levels.items():
+            if level in self._models[:-1]:  # the target reads every prompt anyway
+                lacking[level] = seen.context_tokens - seen.cached(name)
+        return self.profiler.joining_s(lacking, seen.remaining)
 
     def optimistic(self, tag: str, figures: SearchFigures) -> SearchFigures:
         """The same with the rates of a tag raised by `optimism` times (V ln N / n)^(1/2).

@@ -9,7 +9,8 @@ also reads prompts, of which there is no outcome: the load holds the tokens fed 
 A tag's chains are compared by predicted seconds per token at rates raised by their standard errors
 (`Knowledge.optimistic`), so that a little-known chain is played while it may be the best; there is no other
 exploration. The errors have more weight the more of the tag was seen, up to `pair_memory` tokens. A selection holds for
-a third of the rounds that the tag has seen, for `every` at most.
+a third of the rounds that the tag has seen, for `every` at most, and to the end of a request: a member that joins one
+has to read its text, which is the least where it begins, and pays for the most tokens.
 
 The warm-up is one *ladder* for all: the smallest member drafts, every other one judges in turn, which times every
 member and scores every pair; then one plain step of the target.
@@ -23,7 +24,7 @@ from ...decoding.pool import Pool
 from ...decoding.seen import Observation, PendingToken, ServerLoad
 from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
 from ..about import About, Observable
-from ..estimates import PerformanceProfiler
+from ..estimates import PROMPT, PerformanceProfiler
 from .copies import Copies
 from .estimates import Knowledge, RoundEvidence, doubt
 from .in_step import InStep
@@ -31,7 +32,6 @@ from .options import CONSTANTS, RouterConstants, RouterOptions
 from .plan import Choice, CopyWorth, Plan, Planner, SchedulerCounts, Selector
 from .search import FoundChain, SearchFigures, best_windows
 
-PROMPT = 16  # tokens a row of a first forward, above which the later ones take other seconds
 NOTHING = (-1, False, 0, 0.0)  # key before the first row of an operation
 
 
@@ -110,9 +110,16 @@ class OperationTimer:
 
 
 class SelectorPerTag(Selector):
-    """One choice per tag; see the module and `Selector`."""
+    """One choice per tag, made for the request that asks; see the module and `Selector`."""
 
     shared: ClassVar[bool] = False
+    _seen: Observation
+    _begins: bool
+
+    def plan_of(self, seen: Observation, num_rows: int, *, begins: bool) -> Plan:
+        """As `plan`, for a request that is seen; `begins`: this is its first round."""
+        self._seen, self._begins = seen, begins
+        return self.plan(seen.tag, num_rows)
 
     def has(self, tag: str) -> bool:
         """Whether a tag has a chain of its own."""
@@ -129,13 +136,15 @@ class SelectorPerTag(Selector):
         return self._planner.alone()  # another request of the batch is still in its warm-up
 
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
+        if self._begins and choice.rounds:  # a member may join a request as cheaply as it ever will
+            return True
         return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._constants.early)))
 
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
         knowledge = self._knowledge
         knowledge.digest()
         self._counters.selections += 1
-        figures = knowledge.figures(tag, num_rows)
+        figures = knowledge.figures(tag, num_rows, self._seen)
         best = self._best(choice, tag, figures)
         self._counters.switches += choice.chain is not None and best.levels != choice.chain.levels
         choice.chain, choice.figures = best, figures
@@ -195,12 +204,12 @@ class ModelChainScheduler:
         self._num_running = 1
         self._warm_up = _warm_up(pool, self.planner)
 
-    def plan(self, tag: str, *, num_rows: int, num_running: int) -> Plan:
-        """The plan of a request of this tag for the round that begins now.
+    def plan(self, seen: Observation, *, num_rows: int, num_running: int, begins: bool) -> Plan:
+        """The plan of a request for the round that begins now, its first one if it `begins`.
 
         The target's latest operation had `num_rows` requests; `num_running` run.
         """
-        self._num_running = num_running
+        tag, self._num_running = seen.tag, num_running
         if self._warm_up:
             self.counters.trials += 1
             return self._warm_up.pop(0)
@@ -208,7 +217,7 @@ class ModelChainScheduler:
         if together or (not self._per_tag.has(tag) and self._left.get(tag, 0)):
             self._left[tag] = self._patience if together else self._left[tag] - 1
             return self._in_step.plan(tag, num_running)
-        return self._per_tag.plan(tag, num_rows)
+        return self._per_tag.plan_of(seen, num_rows, begins=begins)
 
     def note_round(self, tag: str, plan: Plan, *, num_tokens: int, copied: bool) -> None:
         """The target committed `num_tokens` for a request of this tag, after a copy or a round of its plan."""
@@ -352,7 +361,8 @@ class SpecRouter:
     def decide(self, seen: Observation) -> Step:
         """Follow the plan of the round; make one where a round begins."""
         request = self._requests.get(seen.request_id)
-        self._timer.settle(seen.load, begins=request is None and seen.num_emitted > 0)
+        begins = request is None
+        self._timer.settle(seen.load, begins=begins and seen.num_emitted > 0)
         if request is None:
             knowledge = self.scheduler.knowledge
             evidence = RoundEvidence(seen.tag, knowledge.runs)
@@ -364,7 +374,7 @@ class SpecRouter:
             request.evidence.settle(seen)
             load = seen.load
             rows = load.batch[-1] or load.num_running  # of the target's latest operation
-            request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
+            request.plan = self.scheduler.plan(seen, num_rows=rows, num_running=load.num_running, begins=begins)
             if self._copies is not None:
                 self._copies.begin(seen)
         step, held = self._next(seen, request)

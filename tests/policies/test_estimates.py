@@ -515,6 +515,22 @@ def test_entering_a_chain_costs_the_prompt_per_token_of_the_answer():
     assert profiler.entry_s()[1] == 2.0
 
 
+def test_joining_a_request_costs_the_text_that_a_member_lacks_per_token_to_come():
+    """Of a mean answer, or of the rest of the budget if that is less; a few tokens are read with the next ones."""
+    profiler = PerformanceProfiler(POOL)
+    for width, seconds in ((16, 1.0), (32, 8.0)):
+        profiler.note(1, new_tokens=width, seconds=seconds)
+    profiler.note_prompt(num_prompt=16, budget=8)
+    assert profiler.joining_s([0, 32, 0], 8)[1] == 2.0  # of an unfinished answer half the budget
+    profiler.note_answer(2)
+    assert [profiler.joining_s([0, lacks, 0], left)[1] for lacks, left in ((32, 8), (32, 1), (16, 8))] == [
+        4.0,
+        8.0,
+        0.0,
+    ]
+    assert not PerformanceProfiler(POOL, "draft:1/mid:2/slim:3/target:4").joining_s([32, 32, 0], 8).any()
+
+
 def test_agreement_goes_from_a_guess_over_all_tags_to_its_own():
     agreement = PairAgreement(3, similarity="argmax")
     guess = agreement.rates(None)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from inspect import signature
 from math import inf, log, log2
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,6 +65,12 @@ def replayed(scenario, **options):
     return policy, simulate(scenario, policy, "specrouter")
 
 
+def asked(policy, tag, running=1, *, begins=False):
+    """The plan of a request of this tag, which all members have read, with as many running."""
+    seen = SimpleNamespace(tag=tag, context_tokens=0, cached=lambda name: 0, remaining=64)
+    return policy.scheduler.plan(seen, num_rows=running, num_running=running, begins=begins)
+
+
 def judged_share(log, level):
     """Of verifications in the second half of the run, the share by a member."""
     verifies = log.steps["level"][log.steps["kind"] == 1]
@@ -76,7 +83,7 @@ def test_a_useless_middle_model_is_dropped(stop, seed):
     policy, log = replayed(scenario, stop=stop)
     assert judged_share(log, 1) < 0.08
     assert judged_share(replayed(scenario, stop=stop, without="optimism")[1], 1) < 0.02
-    assert policy.scheduler.plan("synthetic", num_rows=1, num_running=1).chain.levels == (0, 2)
+    assert asked(policy, "synthetic").chain.levels == (0, 2)
 
 
 @pytest.mark.parametrize(("stop", "seed"), [("confidence", 0), ("window", 1)])
@@ -84,7 +91,7 @@ def test_costs_of_1_to_10_to_100_take_the_middle_level(stop, seed):
     scenario = synthetic((0.6, 0.9), (0.01, 0.1), off_trunk=(0.7, 0.9), seed=seed)
     policy, log = replayed(scenario, stop=stop)
     assert judged_share(log, 1) > 0.5
-    assert policy.scheduler.plan("synthetic", num_rows=1, num_running=1).chain.levels == (0, 1, 2)
+    assert asked(policy, "synthetic").chain.levels == (0, 1, 2)
 
 
 # Seconds to judge 0 to 6 tokens: of few the target needs more than of some, as on many processors; then a jump.
@@ -216,7 +223,7 @@ def plans_of(policy, tags, *, rounds=40):
     """Plans of as many rounds in step, a request for each of `tags`, which end a round together."""
     made = []
     for _ in range(rounds):
-        plans = [policy.scheduler.plan(tag, num_rows=len(tags), num_running=len(tags)) for tag in tags]
+        plans = [asked(policy, tag, len(tags)) for tag in tags]
         for tag, plan in zip(tags, plans, strict=True):
             policy.scheduler.note_round(tag, plan, num_tokens=1, copied=False)
         made.append(plans)
@@ -276,13 +283,27 @@ def test_few_requests_have_chains_of_their_own(recorded):
 def test_a_tag_that_went_in_step_goes_back_to_a_chain_of_its_own(recorded):
     policy = SpecRouter(recorded.tables.pool)
     for _ in range(2):  # the warm-up, played by nobody
-        assert policy.scheduler.plan("a", num_rows=8, num_running=8).trial
+        assert asked(policy, "a", 8).trial
     policy.scheduler.knowledge.profiler.note(4, new_tokens=1, seconds=1.0)
-    plans = [policy.scheduler.plan("a", num_rows=8, num_running=8) for _ in range(40)]
+    policy.scheduler.knowledge.profiler.note_prompt(num_prompt=8, budget=64)
+    plans = [asked(policy, "a", 8) for _ in range(40)]
     assert not policy.chains
     for _ in plans:
-        policy.scheduler.plan("a", num_rows=1, num_running=1)
+        asked(policy, "a")
     assert set(policy.chains) == {"a"}
+
+
+def test_a_request_that_begins_has_a_chain_chosen_for_it(recorded):
+    """Members join most cheaply there. Elsewhere a selection holds for `every` rounds of the tag."""
+    policy, log = replayed(recorded, every=1000, select="request")
+    per_request = len(log.requests["request_id"]) - len(policy.chains)
+    assert policy.counters.selections >= per_request
+    rounds = policy.counters.rounds
+    before = policy.counters.selections
+    for begins in (False, True):
+        plan = asked(policy, next(iter(policy.chains)), begins=begins)
+        policy.scheduler.note_round(next(iter(policy.chains)), plan, num_tokens=1, copied=False)
+    assert (policy.counters.rounds - rounds, policy.counters.selections - before) == (2, 1)
 
 
 POOL = check_pool()
