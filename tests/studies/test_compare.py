@@ -416,7 +416,7 @@ class OneOfUsers(SpecRouter):
     """SpecRouter as a foreign class, which may draw by itself."""
 
 
-@pytest.mark.parametrize(("policy", "seeds"), [("specrouter", [0, 1, 2, 4]), (OneOfUsers, [0, 1, 2, 3, 4])])
+@pytest.mark.parametrize(("policy", "seeds"), [("specrouter", [0, 1, 4]), (OneOfUsers, [0, 1, 2, 3, 4])])
 def test_a_seed_whose_draws_fall_alike_is_not_replayed(monkeypatch, policy, seeds):
     """Its run is one that is known, as seeds differ in nothing but draws; a foreign policy may draw by itself."""
     recording, replayed = open_recording("smollm2").of_tags("code"), []
