@@ -264,8 +264,8 @@ class PerformanceProfiler:
     def joining_s(self, lacking: Sequence[int], remaining: int) -> Floats:
         """`[L]` seconds of a member's forward over the tokens of a request that it lacks, per token still to come.
 
-        `lacking` `[L]` up to `PROMPT` tokens are read with the next ones, and so free. No more tokens are expected than
-        the `remaining` ones of the budget.
+        `lacking` is `[L]`; up to `PROMPT` tokens are free, since they are read with the next ones. A mean answer is
+        expected to come, or the `remaining` tokens of the budget if they are fewer.
         """
         found = np.zeros(len(self._cells))
         if self.stated is None:

@@ -9,8 +9,8 @@ also reads prompts, of which there is no outcome: the load holds the tokens fed 
 A tag's chains are compared by predicted seconds per token at rates raised by their standard errors
 (`Knowledge.optimistic`), so that a little-known chain is played while it may be the best; there is no other
 exploration. The errors have more weight the more of the tag was seen, up to `pair_memory` tokens. A selection holds for
-a third of the rounds that the tag has seen, for `every` at most, and to the end of a request: a member that joins one
-has to read its text, which is the least where it begins, and pays for the most tokens.
+a third of the rounds that the tag has seen, for `every` at most, and until a request begins. A member that joins a
+request has to read its text, which is shortest there, and the cost is spread over the most tokens.
 
 The warm-up is one *ladder* for all: the smallest member drafts, every other one judges in turn, which times every
 member and scores every pair; then one plain step of the target.
@@ -267,7 +267,7 @@ class SpecRouter:
     """Chains and windows chosen by running estimates.
 
     Args:
-        every: rounds of a tag, or of every request in step, between two selections, >= 1.
+        every: most rounds of a tag, or of every request in step, between two selections, >= 1.
         most: longest window, 1 to 1,000. Levels above the lowest hand over whole rounds, with stop=confidence at the
             latest once twice as many tokens are pending.
         form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one. None:
