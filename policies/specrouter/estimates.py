@@ -247,13 +247,13 @@ class RoundEvidence:
         endorsers = self._endorsers
         endorsers += [(written.drafter,) for written in judged[len(endorsers) - first :]]
 
-    def after(self, outcome: Outcome) -> None:
-        """Note the verdict."""
+    def after(self, outcome: Outcome, *, measured: bool = True) -> None:
+        """Note the verdict, with its distances if they are `measured`."""
         kept, refused = outcome.num_accepted, outcome.refused_at is not None
         judged, first, verifier, endorsers = self._judged, self._first, self._verifier, self._endorsers
         if judged:
             of_these = endorsers[first : first + len(judged)]
-            tvd = tuple(outcome.tvd)  # real models keep their distributions until it is read
+            tvd = tuple(outcome.tvd) if measured else ()  # real models keep their distributions until it is read
             run = (self._tag, judged, of_these, verifier, kept, kept + refused, tvd, True)
             self._runs.append(made(JudgedRun, run))
         if self._refused:
@@ -356,7 +356,7 @@ class PairAgreement:
         num_members: L.
         constants: of the policy.
         similarity: what `rates` are made of: "simscore", "argmax" (the rate of equal or accepted tokens), or "auto":
-            SimScore as long as it predicts acceptance (sampling), else equal tokens (greedy).
+            SimScore as long as tokens are few and it predicts acceptance (sampling), else equal tokens (greedy).
         eased: whether rates of all tags are moved by how hard the text of a tag is.
     """
 
@@ -409,7 +409,15 @@ class PairAgreement:
         """Whether `rates` are SimScores."""
         if self._similarity != "auto":
             return self._similarity == "simscore"
-        return self._compared.tokens >= self._constants.simscore_tokens and self._compared.alike
+        least = self._constants.simscore_tokens
+        return self.reads_distances and self._compared.tokens >= least and self._compared.alike
+
+    @property
+    def reads_distances(self) -> bool:
+        """Whether SimScores of further tokens may matter: real models compute a distance where it is read."""
+        if self._similarity != "auto":
+            return self._similarity == "simscore"
+        return self._compared.tokens < self._constants.simscore_most
 
     def fade(self) -> None:
         """Halve the evidence against trying a pair again."""

@@ -272,7 +272,8 @@ class SpecRouter:
             latest once twice as many tokens are pending.
         form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one. None:
             nested. Not with select=batch, which has its own.
-        similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
+        similarity: "simscore", "argmax", or "auto", which takes the first while tokens are few and it says how many are
+            accepted.
         select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
             "auto": by request while few run, by batch from four on.
         stop: "confidence": windows end where the next token does not pay; "window": as the search finds them.
@@ -395,7 +396,7 @@ class SpecRouter:
             if step.model != self._target:
                 refused[step.model] = refused.get(step.model, 0) + outcome.num_judged - outcome.num_accepted
             if not request.copied:
-                request.evidence.after(outcome)
+                request.evidence.after(outcome, measured=self.scheduler.knowledge.agreement.reads_distances)
         if self._stated is None:
             self._timer.note(self._levels[step.model], request.fed, outcome)
         if num_emitted:

@@ -2,6 +2,7 @@
 
 from math import exp, inf, log, nan
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -554,6 +555,13 @@ def test_simscore_is_used_as_long_as_it_predicts_acceptance():
     assert greedy.rates("a")[0, 1] > 0.95
     assert sampling.uses_simscore
     assert sampling.rates("a")[0, 1] == pytest.approx(0.6, abs=0.03)
+    assert sampling.reads_distances
+    for _ in range(CONSTANTS.simscore_most - 500):
+        sampling.note("a", 0, 1, kept=True, similar=1.0)
+    assert not sampling.uses_simscore
+    assert not sampling.reads_distances
+    assert not PairAgreement(2, similarity="argmax").reads_distances
+    assert PairAgreement(2, similarity="simscore").reads_distances
 
 
 def test_evidence_goes_stale():
@@ -628,7 +636,7 @@ def test_doubt_of_any_probability():
 
 
 def similar_tokens(agreement, pair, kept, similar):
-    for index in range(400):
+    for index in range(200):
         agreement.note("a", *pair, kept=index % 20 < 20 * kept, similar=similar)
 
 
@@ -680,6 +688,14 @@ class Watched:
     def learn(self, outcome):
         if isinstance(outcome.step, Verify):
             self.evidence.after(outcome)
+
+
+def test_distances_that_do_not_count_are_not_read():
+    runs = []
+    evidence = RoundEvidence("a", runs)
+    evidence.before("target", (SimpleNamespace(drafter="draft"),), 0)
+    evidence.after(SimpleNamespace(num_accepted=1, refused_at=None, num_emitted=2), measured=False)  # it has none
+    assert runs[0].tvd == ()
 
 
 def test_verdicts_are_what_the_verifier_would_have_said():
