@@ -44,6 +44,7 @@ MODULES = {
     "Signal": "..decoding.rules",
     "Step": "..decoding.steps",
     "Stop": "..decoding.rules",
+    "SurvivalBelow": "..decoding.rules",
     "Typical": "..decoding.rules",
     "Verify": "..decoding.steps",
     "Vouched": "..decoding.rules",
