@@ -167,8 +167,10 @@ def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
         if name not in rows or all(log.requests["failed"] != ""):
             raise ValueError(f"{name}: must hold an answered request, got none")
     summaries = list(rows.values())
-    tables = tuple(run_table(row) for row in summaries)
     speeds = {f"{name}: {row.policy}": (row.output_tokens_per_s, None) for name, row in rows.items()}
+    if len({row.policy for row in summaries}) < len(rows):  # pictures and tables use policies as names
+        summaries = [replace(row, policy=name) for name, row in zip(speeds, summaries, strict=True)]
+    tables = tuple(map(run_table, summaries))
     fastest = sorted(summaries, key=lambda row: -row.output_tokens_per_s)
     events = {name: events_of(log) for name, log in logs.items()}
     page = ReportPage(
@@ -253,7 +255,9 @@ def _page_of_observed(name: str, run: ObservedRun) -> ReportPage:
     page = page_of(shown_run(run))
     requests = events.requests
     seconds = {
-        title: (requests[until] - requests["arrived"])[(requests[until] != UNKNOWN) & (requests["outcome"] == "")] / 1e9
+        # From sending on, as in its figures: a client that was late adds nothing.
+        title: (requests[until] - requests["scheduled"])[(requests[until] != UNKNOWN) & (requests["outcome"] == "")]
+        / 1e9
         for title, until in ((LATENCIES["ttft"], "first"), (LATENCIES["e2e"], "ended"))
     }
     latencies = [panel for title, own in seconds.items() for panel in distributions(title, {name: own})]

@@ -9,10 +9,12 @@ import paceline
 import pytest
 from paceline.reports.panels import Panel, Spans
 from paceline.reports.timeline import counter_panels, swim_lanes
+from paceline.runs.observed import ObservedRun, write_observed
 from paceline.runs.serving import read_serving
 from paceline.studies.timeline import events_of, read_run
 
 from ..cli.command_line import done, refused
+from ..reports.test_figures import META, RUN
 from ..reports.test_page import checked
 
 SERVED = ["simulate", "--workload", "poisson:rate=900,requests=30", "--cluster", "h100"]
@@ -56,6 +58,25 @@ def test_replays_stand_side_by_side(folder, tmp_path):
         found = paceline.reports.summarise_run(read_run(folder / "logs" / name))
         assert f"{found.policy} wrote {found.output_tokens_per_s:,.1f} tokens/s" in text
     assert "recording pico, replayed" in text
+
+
+def test_runs_of_one_policy_are_told_apart_by_their_names(folder, tmp_path):
+    done("trace", "make", tmp_path / "two.trace", "--requests", "2", "--tokens", "20")
+    done("compare", "--trace", tmp_path / "two.trace", "--policy", "draft:4/target", "--log", tmp_path / "logs")
+    other = (tmp_path / "logs" / "00-draft_4_target").rename(tmp_path / "other")
+    page = paceline.report([folder / "logs" / "00-draft_4_target", other], tmp_path / "page.html").read_text(
+        encoding="utf-8"
+    )
+    for name in ("00-draft_4_target", "other"):
+        assert f'aria-label="{name}: draft:4/target: ' in page  # points of its line
+        assert f"<caption>{name}: draft:4/target: " in page
+
+
+def test_latencies_of_a_server_begin_as_in_its_figures_when_a_request_is_sent(tmp_path):
+    write_observed(ObservedRun(META, RUN), tmp_path / "run")
+    html = paceline.report(tmp_path / "run", tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "run: 100 % of requests at most at 80 ms" in html  # not the 81 ms since it was due
+    assert "run: 100 % of requests at most at 110 ms" in html
 
 
 def test_swim_lanes_hold_the_slowest_request_in_its_stages(folder):

@@ -168,7 +168,7 @@ def test_a_served_run_is_a_sound_file(folder, cluster):
         "running requests",
         "waiting requests",
         "KV tokens, target",
-        "acceptance, last 20 verifications",
+        "acceptance, last 20 operations",
         "tokens of texts",
     }
     texts = [event for event in events if event["name"] == "tokens of texts"]
