@@ -26,6 +26,7 @@ from ..reports.panels import (
     ranking,
     seconds_by_member,
 )
+from ..reports.quality import is_lossy
 from ..reports.run_table import run_table
 from ..reports.serving import Promises, latency_seconds
 from ..reports.serving_tables import ServingReport, seed_rows
@@ -162,10 +163,12 @@ def _hits(logs: Mapping[str, ServingLog]) -> list[AnyPanel]:
 
 def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
     """Runs of one policy each, of a replay or of real models."""
-    rows = {name: summarise_run(log) for name, log in logs.items() if len(log.requests["request_id"])}
     for name, log in logs.items():
-        if name not in rows or all(log.requests["failed"] != ""):
+        if log.meta.get("interrupted"):
+            raise ValueError(f"{name}: must be a whole run, got a partial one (interrupted)")
+        if "" not in log.requests["failed"].tolist():
             raise ValueError(f"{name}: must hold an answered request, got none")
+    rows = {name: _labelled(log) for name, log in logs.items()}
     summaries = list(rows.values())
     speeds = {f"{name}: {row.policy}": (row.output_tokens_per_s, None) for name, row in rows.items()}
     if len({row.policy for row in summaries}) < len(rows):  # pictures and tables use policies as names
@@ -197,6 +200,12 @@ def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
     latencies = [*distributions(LATENCIES["ttft"], first), *distributions(LATENCIES["e2e"], took)]
     lanes = [panel for name, run in events.items() for panel in swim_lanes(name, run)]
     return _with(page, latency=latencies, over_time=counter_panels(events), timeline=lanes)
+
+
+def _labelled(log: RunLog) -> Summary:
+    """The figures of a run; a lossy policy is named so, as its speed stands beside those of others."""
+    row = summarise_run(log)
+    return replace(row, policy=f"{row.policy} (lossy)") if is_lossy(log) else row
 
 
 def _seconds_of(log: RunLog, until: str) -> NDArray[np.float64]:

@@ -60,6 +60,18 @@ def test_replays_stand_side_by_side(folder, tmp_path):
     assert "recording pico, replayed" in text
 
 
+def test_a_replay_by_a_lossy_policy_is_named_so_and_a_partial_run_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done("compare", "--policy", "typical", "--policy", "plain", "--log", "logs")
+    _, text = page(tmp_path, tmp_path, "logs/00-typical", "logs/01-plain")
+    assert "typical (lossy) wrote " in text
+    assert "plain (lossy)" not in text
+    meta = Path("logs/01-plain/meta.json")
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"interrupted": True}))
+    says = "01-plain: must be a whole run, got a partial one (interrupted)"
+    assert refused("report", "logs/01-plain", "--out", "r.html") == says
+
+
 def test_runs_of_one_policy_are_told_apart_by_their_names(folder, tmp_path):
     done("trace", "make", tmp_path / "two.trace", "--requests", "2", "--tokens", "20")
     done("compare", "--trace", tmp_path / "two.trace", "--policy", "draft:4/target", "--log", tmp_path / "logs")
