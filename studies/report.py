@@ -308,7 +308,7 @@ def _page_of_sweep(folder: Path) -> ReportPage:
             Section(
                 topic="policies",
                 panels=() if best is None else best.panels,
-                tables=(table(listed, texts=texts, remarks=[*noted]),),
+                tables=(table(listed, texts=texts, remarks=[*noted, *(best.remarks if best is not None else ())]),),
             ),
         ),
         command=f"paceline best {shlex.quote(str(folder))} --objective {figures[0]}" if figures else "",
@@ -320,6 +320,7 @@ def _page_of_sweep(folder: Path) -> ReportPage:
 class _Bests:
     lines: tuple[str, ...]
     panels: tuple[AnyPanel, ...]
+    remarks: tuple[str, ...]  # as of `paceline best`
 
 
 def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by: Sequence[str]) -> _Bests | None:
@@ -332,11 +333,14 @@ def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by:
     def place(setting: Mapping[str, Any]) -> str:
         return ", ".join(f"{name} {setting.get(name)}" for name in by)
 
+    def policy_of(setting: Mapping[str, Any]) -> str:
+        return str(setting.get(POLICY, "the replicas' own"))  # served cells need none
+
     values = {
-        (str(one.setting[POLICY]), place(one.setting)): one.mean(figure) or 0.0 for one in (*found.found, *found.others)
+        (policy_of(one.setting), place(one.setting)): one.mean(figure) or 0.0 for one in (*found.found, *found.others)
     }
-    best = {place(one.setting): str(one.setting[POLICY]) for one in reversed(found.found)}
-    policies = list(dict.fromkeys(str(cell.keywords[POLICY]) for cell in cells))
+    best = {place(one.setting): policy_of(one.setting) for one in reversed(found.found)}
+    policies = list(dict.fromkeys(policy_of(cell.keywords) for cell in cells))
     places = [where for where in dict.fromkeys(place(cell.keywords) for cell in cells) if where in best]
     least = 1.0 if figure == SPEED_UP else None
     told = {where: _told(best[where], values[best[where], where], least) for where in places}
@@ -357,7 +361,7 @@ def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by:
     )
     drawn = len(values) > 1 and max(len(policies), len(places)) <= MOST_IN_MAP
     answer = (f"best by {figure}: {head}", *lines[:MOST_TOLD]) if by else (f"best by {figure}: {told['']}",)
-    return _Bests(lines=answer, panels=(heat,) if drawn else ())
+    return _Bests(lines=answer, panels=(heat,) if drawn else (), remarks=found.remarks)
 
 
 def _named(policy: str, value: float, least: float | None) -> str:

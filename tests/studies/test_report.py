@@ -139,6 +139,7 @@ def test_policies_that_differ_in_their_options_are_counted_apart(tmp_path, monke
     done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
     done("report", "cells", "--out", "r.html")
     text = " ".join(checked(Path("r.html").read_text()).texts)
+    assert "in sample: chosen among 4 settings by the figures that are shown, which flatters them" in text
     assert "best by speed_up: adaptive,start=1,most=6 in 1, adaptive,start=1,most=1 in 1 of 2 settings" in text
 
 
@@ -155,6 +156,16 @@ def test_a_sweep_under_load_without_promises_is_ranked_by_its_throughput(tmp_pat
     assert "best by output_tokens_per_s: " in text
     assert "--objective output_tokens_per_s" in text
     assert "goodput_per_s" not in text
+
+
+def test_a_sweep_of_replicas_with_policies_of_their_own_is_a_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text('[[replicas]]\nname = "a"\ndevice = "h100"\npolicy = "draft:4/target"\n')
+    Path("grid.toml").write_text('workloads = ["poisson:requests=4"]\nclusters = ["own.toml"]\nrates = [20, 40]\n')
+    done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
+    done("report", "cells", "--out", "r.html")
+    text = " ".join(checked(Path("r.html").read_text()).texts)
+    assert "best by output_tokens_per_s: the replicas' own in 2 of 2 settings" in text
 
 
 def test_a_run_that_was_stopped_is_refused(tmp_path, monkeypatch):
