@@ -498,7 +498,8 @@ def _quoted(texts: NDArray[Any]) -> NDArray[Any]:
 
 def _write_slices(found: Slices, out: Output, window: Window) -> int:
     """Write the slices that overlap the window; returns their number."""
-    ends = found.start if found.end is None else found.end
+    # A counter's value holds until its next one.
+    ends = np.append(found.start, np.iinfo(np.int64).max)[1:] if found.end is None else found.end
     chosen = np.flatnonzero(window.overlaps(found.start, ends))
     for begin in range(0, len(chosen), AT_ONCE):
         picked = chosen[begin : begin + AT_ONCE]
