@@ -133,6 +133,20 @@ def test_a_sweep_is_a_table_of_its_cells_once_it_is_whole(tmp_path, monkeypatch)
     assert "measured by new tokens only: a longer context costs no more" in text
 
 
+def test_a_sweep_in_which_drafting_hardly_loses_does_not_call_it_even(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    costs = {
+        name: {"intercept_s": at} for name, at in (("draft", 0.004), ("mid", 1.0), ("slim", 1.0), ("target", 0.005))
+    }
+    Path("costs.json").write_text(json.dumps(costs))
+    Path("grid.toml").write_text('policies = ["draft:1/target"]\ncosts = ["costs.json"]\n')
+    done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
+    done("report", "cells", "--out", "r.html")
+    speed_up = next(iter(paceline.best_cells("cells", objective=["speed_up"]).found)).mean("speed_up")
+    assert speed_up < 1
+    assert f"the target alone, as draft:1/target has {speed_up:.3f}x" in Path("r.html").read_text()
+
+
 def test_policies_that_differ_in_their_options_are_counted_apart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("grid.toml").write_text('policies = ["adaptive,start=1,most=1|6"]\n[options]\nbatch = [1, 32]\n')
