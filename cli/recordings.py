@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..base.errors import counted
-from ..base.files import recording_path, shipped, shipped_names
+from ..base.files import pool_path, recording_path, shipped, shipped_names
 from ..base.options import opt
 from ..reports.recordings import rounds_tables, trace_tables
 from ..reports.tables import Column, Grid
@@ -79,7 +79,7 @@ def check(
 ) -> None:
     """Validate a recording in full; exit 2 with the first broken rule."""
     recording = open_recording(trace)
-    wanted, found = None if pool is None else tokenizer_sha256(pool), recording.about.tokenizer_sha256
+    wanted, found = None if pool is None else tokenizer_sha256(pool_path(pool)), recording.about.tokenizer_sha256
     if wanted is not None and found != wanted:
         held = "none, as it was imported" if found is None else found[:12]
         raise TraceFormatError(trace, "tokenizer_sha256", f"must be that of {pool}, {wanted[:12]}", held)

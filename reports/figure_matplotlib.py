@@ -33,6 +33,7 @@ WIDTH_IN, PANEL_HEIGHT_IN, LEGEND_ROW_IN = 7.3, 2.9, 0.24  # 700 pixels of 1/96 
 TITLE_ROW_IN, HEADLINE_LETTERS = 0.17, 112
 NAME_ROW_IN, CELL_ROW_IN, AROUND_IN = 0.21, 0.3, 1.0  # of a ranking, a heat map, and the space around their rows
 MOST_HALF_LETTERS = 20  # of all columns of a heat map in half the width, each taking two more
+LINES = ("line", "steps")  # kinds of panels whose points are joined
 MOST_MARKS = 40  # of a line, more would hide it
 MOST_TICKS = 7  # of a logarithmic axis at its own values; with more, powers of ten
 LANE_HATCHES = ("", "/", "\\", "-", "|")  # an SVG holds every line of them
@@ -337,7 +338,7 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
         if len(places) <= MOST_TICKS:
             axes.set_xticks(places, [f"{x:g}" for x in places])
             axes.minorticks_off()
-    elif panel.kind == "line":
+    elif panel.kind in LINES:
         axes.locator_params(axis="x", nbins=MOST_TICKS)
     if panel.log_y:
         axes.set_yscale("log")
@@ -350,8 +351,8 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
         if panel.kind == "bar":
             marks[series.name] = _bars(axes, panel, series, place, look)
         else:
-            bare = panel.kind == "line" and len(series.x) > MOST_MARKS
-            stroke = look["linestyle"] if panel.kind == "line" else "none"
+            bare = panel.kind in LINES and len(series.x) > MOST_MARKS
+            stroke = look["linestyle"] if panel.kind in LINES else "none"
             marks[series.name] = axes.errorbar(
                 series.x,
                 series.y,
@@ -359,6 +360,7 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
                 color=look["color"],
                 marker="" if bare else look["marker"],
                 linestyle=stroke,
+                drawstyle="steps-post" if panel.kind == "steps" else "default",
                 capsize=2.0,
                 label=series.name,
             )

@@ -5,7 +5,7 @@ Letters: P points, R rows, C columns, S spans.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import isfinite
 from statistics import median
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .intervals import Interval
 from .regret import Regret
 from .seconds_by_tag import ByTag
-from .summary import Summary
+from .summary import LevelSummary, Summary
 from .tables import Grid
 from .validation import Cell
 from .waterfall import LOSSES, Waterfall
@@ -58,7 +58,7 @@ class Panel:
     x_label: str
     y_label: str
     series: tuple[Series, ...]  # drawn in this order, at least one
-    kind: Literal["line", "bar", "scatter"] = "line"  # of marks
+    kind: Literal["line", "steps", "bar", "scatter"] = "line"  # of marks; steps: each value holds until the next one
     categories: tuple[str, ...] = ()  # names along x at 0, 1, ...; bars need them
     # log_x, log_y: scale of the axes
     log_x: bool = False
@@ -234,42 +234,52 @@ def kept_by_position(rows: Sequence[Summary]) -> list[AnyPanel]:
 
 def seconds_by_member(rows: Sequence[Summary]) -> HeatMap:
     """Seconds of each run by member; members without any are left out."""
-    members = [level.name for level in rows[0].levels]
-    ran = [place for place in range(len(members)) if any(row.levels[place].duration_s for row in rows)]
-    return HeatMap(
+    return _by_member(
+        rows,
+        lambda level: level.share_of_seconds or None,
         title="Where the seconds go",
         x_label="member",
-        y_label="",
-        columns=tuple(members[place] for place in ran),
-        rows=tuple(row.policy for row in rows),
-        values=tuple(tuple(row.levels[place].share_of_seconds for place in ran) for row in rows),
         value_label="share of the seconds",
-        style=".0%",
     )
 
 
 def acceptance_by_level(rows: Sequence[Summary]) -> list[AnyPanel]:
     """The share of judged drafted tokens that each member accepts; empty if none judges, or with trees."""
     judging = [row for row in rows if any(level.judged for level in row.levels) and not row.levels[-1].trees]
-    names = [level.name for level in judging[0].levels] if judging else []
-    columns = [place for place in range(len(names)) if any(row.levels[place].judged for row in judging)]
-    if not columns:
+    if not judging:
         return []
-    found = [[row.levels[place] for place in columns] for row in judging]
     return [
-        HeatMap(
+        _by_member(
+            judging,
+            lambda level: level.accepted / level.judged if level.judged else None,
             title="Drafted tokens that each member keeps",
             x_label="member that judges",
-            y_label="",
-            columns=tuple(names[place] for place in columns),
-            rows=tuple(row.policy for row in judging),
-            values=tuple(
-                tuple(level.accepted / level.judged if level.judged else None for level in levels) for levels in found
-            ),
             value_label="share of what it is given",
-            style=".0%",
         )
     ]
+
+
+def _by_member(
+    rows: Sequence[Summary],
+    figure: Callable[[LevelSummary], float | None],
+    *,
+    title: str,
+    x_label: str,
+    value_label: str,
+) -> HeatMap:
+    """A figure of each run by member, whose pools may differ; members of which no run has it are left out."""
+    found = [{level.name: figure(level) for level in row.levels} for row in rows]
+    known = [name for name in dict.fromkeys(chain(*found)) if any(own.get(name) is not None for own in found)]
+    return HeatMap(
+        title=title,
+        x_label=x_label,
+        y_label="",
+        columns=tuple(known),
+        rows=tuple(row.policy for row in rows),
+        values=tuple(tuple(map(own.get, known)) for own in found),
+        value_label=value_label,
+        style=".0%",
+    )
 
 
 def waterfalls(policies: Mapping[str, Waterfall | None]) -> list[AnyPanel]:

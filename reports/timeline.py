@@ -29,7 +29,7 @@ from .panels import AnyPanel, Panel, Series, Span, Spans, over_time
 SUFFIXES = (".json", ".json.gz")
 PS_PER_NS, NS_PER_S = 1000, 10**9
 AT_ONCE = 1 << 18  # lines built at a time
-LAST_VERIFICATIONS = 20  # verifications behind a point of the acceptance counter
+LAST_OPERATIONS = 20  # of the target, behind a point of the acceptance counter
 SIMULATED, MEASURED, OBSERVED = "simulated", "measured", "observed"
 Ints = NDArray[np.int64]
 Output = IO[bytes] | gzip.GzipFile
@@ -464,9 +464,9 @@ def _acceptance(events: TimelineRun, ops: Columns, rows: Columns, pid: int) -> I
         chosen = np.flatnonzero((ops["replica"] == replica) & (judged > 0))
         sums = [np.concatenate([[0.0], np.cumsum(values[chosen])]) for values in (judged, accepted)]
         last = np.arange(1, len(chosen) + 1)
-        before = np.maximum(last - LAST_VERIFICATIONS, 0)
+        before = np.maximum(last - LAST_OPERATIONS, 0)
         shares = (sums[1][last] - sums[1][before]) / (sums[0][last] - sums[0][before])
-        name = json.dumps(f"acceptance, last {LAST_VERIFICATIONS} verifications")
+        name = json.dumps(f"acceptance, last {LAST_OPERATIONS} operations")
         yield Slices(pid + replica, 0, name, ops["end"][chosen], None, {"share": np.round(shares, 4)})
 
 
@@ -498,7 +498,8 @@ def _quoted(texts: NDArray[Any]) -> NDArray[Any]:
 
 def _write_slices(found: Slices, out: Output, window: Window) -> int:
     """Write the slices that overlap the window; returns their number."""
-    ends = found.start if found.end is None else found.end
+    # A counter's value holds until its next one.
+    ends = np.append(found.start, np.iinfo(np.int64).max)[1:] if found.end is None else found.end
     chosen = np.flatnonzero(window.overlaps(found.start, ends))
     for begin in range(0, len(chosen), AT_ONCE):
         picked = chosen[begin : begin + AT_ONCE]
@@ -647,6 +648,7 @@ def counter_panels(runs: Mapping[str, TimelineRun]) -> list[AnyPanel]:
             x_label="s since the start of the run",
             y_label=name.partition(",")[0],
             series=tuple(lines),
+            kind="steps",
         )
         for name, lines in series.items()
     ]

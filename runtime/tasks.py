@@ -144,7 +144,7 @@ def _lines(path: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         offender = error.object[error.start : error.end]
         raise TraceFormatError(path, f"byte {error.start + 1}", "must be UTF-8", offender) from None
-    return iter(text.splitlines() if path.suffixes[:1] == [".jsonl"] else text.removesuffix("\n").split("\n"))
+    return iter(text.removesuffix("\n").split("\n"))  # splitlines also splits at U+2028, which a text may hold
 
 
 def _text(path: Path, where: str, fields: dict[str, Any], key: str) -> str:

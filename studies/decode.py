@@ -170,6 +170,11 @@ class Decoded(Pictured):
         """What was run."""
         return self.log.meta
 
+    def partial(self) -> str:
+        """Whether an interrupt left requests out."""
+        ended = f"{len(self.outputs):,} of {counted(self.num_requests, 'request')} ended"
+        return ended if self.log.meta["interrupted"] else ""
+
     def headline(self) -> str:
         """What was run."""
         meta = self.log.meta

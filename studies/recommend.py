@@ -287,7 +287,10 @@ def pasted(
     `split` are the devices over which the target was split.
     """
     (engine, version), about = version_of(asked, setting), setting.recording.about
-    weights = asked.weights or ("ngram" if drafter in about.lookups else f"model={drafter}")
+    lookup = about.lookups.get(drafter)
+    # Without one an engine looks for matches of its own length: vLLM for 5 tokens, and none shorter.
+    longest = f"={lookup.max_match}" if lookup is not None and ENGINES[engine].longest_match else ""
+    weights = asked.weights or (f"model={drafter}" if lookup is None else f"ngram{longest}")
     # A log may not name its drafter's kind, and a head is not a model of its own, recorded or by a given shape.
     models = setting.models or ()
     shapes = models if isinstance(models, Mapping) else dict(text.split("=", 1) for text in models if "=" in text)
@@ -305,7 +308,10 @@ def pasted(
         found = settings(engine, weights, schedule=schedule, engine_version=version)
     except ArgumentError as error:
         return None, f"{engine} cannot do this: {error}"
-    notes = () if split == 1 else (f"for a target that is split over {split} devices: set that, too",)
+    notes = [] if split == 1 else [f"for a target that is split over {split} devices: set that, too"]
+    if lookup is not None and found.decision.most:
+        matched = f"the {lookup.occurrence} match of {lookup.min_match} to {lookup.max_match} tokens"
+        notes.append(f"replayed: what follows {matched}; what engines copy: docs/pools-and-recordings.md#prompt-lookup")
     return replace(found, pasted=replace(found.pasted, notes=(*found.pasted.notes, *notes))), None
 
 

@@ -26,6 +26,7 @@ from ..reports.panels import (
     ranking,
     seconds_by_member,
 )
+from ..reports.quality import is_lossy
 from ..reports.run_table import run_table
 from ..reports.serving import Promises, latency_seconds
 from ..reports.serving_tables import ServingReport, seed_rows
@@ -162,13 +163,17 @@ def _hits(logs: Mapping[str, ServingLog]) -> list[AnyPanel]:
 
 def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
     """Runs of one policy each, of a replay or of real models."""
-    rows = {name: summarise_run(log) for name, log in logs.items() if len(log.requests["request_id"])}
     for name, log in logs.items():
-        if name not in rows or all(log.requests["failed"] != ""):
+        if log.meta.get("interrupted"):
+            raise ValueError(f"{name}: must be a whole run, got a partial one (interrupted)")
+        if "" not in log.requests["failed"].tolist():
             raise ValueError(f"{name}: must hold an answered request, got none")
+    rows = {name: _labelled(log) for name, log in logs.items()}
     summaries = list(rows.values())
-    tables = tuple(run_table(row) for row in summaries)
     speeds = {f"{name}: {row.policy}": (row.output_tokens_per_s, None) for name, row in rows.items()}
+    if len({row.policy for row in summaries}) < len(rows):  # pictures and tables use policies as names
+        summaries = [replace(row, policy=name) for name, row in zip(speeds, summaries, strict=True)]
+    tables = tuple(map(run_table, summaries))
     fastest = sorted(summaries, key=lambda row: -row.output_tokens_per_s)
     events = {name: events_of(log) for name, log in logs.items()}
     page = ReportPage(
@@ -195,6 +200,12 @@ def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
     latencies = [*distributions(LATENCIES["ttft"], first), *distributions(LATENCIES["e2e"], took)]
     lanes = [panel for name, run in events.items() for panel in swim_lanes(name, run)]
     return _with(page, latency=latencies, over_time=counter_panels(events), timeline=lanes)
+
+
+def _labelled(log: RunLog) -> Summary:
+    """The figures of a run; a lossy policy is named so, as its speed stands beside those of others."""
+    row = summarise_run(log)
+    return replace(row, policy=f"{row.policy} (lossy)") if is_lossy(log) else row
 
 
 def _seconds_of(log: RunLog, until: str) -> NDArray[np.float64]:
@@ -253,7 +264,9 @@ def _page_of_observed(name: str, run: ObservedRun) -> ReportPage:
     page = page_of(shown_run(run))
     requests = events.requests
     seconds = {
-        title: (requests[until] - requests["arrived"])[(requests[until] != UNKNOWN) & (requests["outcome"] == "")] / 1e9
+        # From sending on, as in its figures: a client that was late adds nothing.
+        title: (requests[until] - requests["scheduled"])[(requests[until] != UNKNOWN) & (requests["outcome"] == "")]
+        / 1e9
         for title, until in ((LATENCIES["ttft"], "first"), (LATENCIES["e2e"], "ended"))
     }
     latencies = [panel for title, own in seconds.items() for panel in distributions(title, {name: own})]
@@ -295,7 +308,7 @@ def _page_of_sweep(folder: Path) -> ReportPage:
             Section(
                 topic="policies",
                 panels=() if best is None else best.panels,
-                tables=(table(listed, texts=texts, remarks=[*noted]),),
+                tables=(table(listed, texts=texts, remarks=[*noted, *(best.remarks if best is not None else ())]),),
             ),
         ),
         command=f"paceline best {shlex.quote(str(folder))} --objective {figures[0]}" if figures else "",
@@ -307,6 +320,7 @@ def _page_of_sweep(folder: Path) -> ReportPage:
 class _Bests:
     lines: tuple[str, ...]
     panels: tuple[AnyPanel, ...]
+    remarks: tuple[str, ...]  # as of `paceline best`
 
 
 def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by: Sequence[str]) -> _Bests | None:
@@ -319,11 +333,14 @@ def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by:
     def place(setting: Mapping[str, Any]) -> str:
         return ", ".join(f"{name} {setting.get(name)}" for name in by)
 
+    def policy_of(setting: Mapping[str, Any]) -> str:
+        return str(setting.get(POLICY, "the replicas' own"))  # served cells need none
+
     values = {
-        (str(one.setting[POLICY]), place(one.setting)): one.mean(figure) or 0.0 for one in (*found.found, *found.others)
+        (policy_of(one.setting), place(one.setting)): one.mean(figure) or 0.0 for one in (*found.found, *found.others)
     }
-    best = {place(one.setting): str(one.setting[POLICY]) for one in reversed(found.found)}
-    policies = list(dict.fromkeys(str(cell.keywords[POLICY]) for cell in cells))
+    best = {place(one.setting): policy_of(one.setting) for one in reversed(found.found)}
+    policies = list(dict.fromkeys(policy_of(cell.keywords) for cell in cells))
     places = [where for where in dict.fromkeys(place(cell.keywords) for cell in cells) if where in best]
     least = 1.0 if figure == SPEED_UP else None
     told = {where: _told(best[where], values[best[where], where], least) for where in places}
@@ -344,7 +361,7 @@ def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by:
     )
     drawn = len(values) > 1 and max(len(policies), len(places)) <= MOST_IN_MAP
     answer = (f"best by {figure}: {head}", *lines[:MOST_TOLD]) if by else (f"best by {figure}: {told['']}",)
-    return _Bests(lines=answer, panels=(heat,) if drawn else ())
+    return _Bests(lines=answer, panels=(heat,) if drawn else (), remarks=found.remarks)
 
 
 def _named(policy: str, value: float, least: float | None) -> str:
@@ -357,7 +374,7 @@ def _told(policy: str, value: float, least: float | None) -> str:
     named = _named(policy, value, least)
     if least is None:
         return f"{named}, {_cell(value)}"
-    return f"{named}, {value:.2f}x" if named == policy else f"{named}, as {policy} has {value:.2f}x"
+    return f"{named}, {value:.2f}x" if named == policy else f"{named}, as {policy} has {value:.3f}x"  # 0.995: not 1.00
 
 
 def _cell(value: object) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from ..base.errors import ArgumentError, known_are, repeated
+from .meta import NgramInfo
 from .shapes import DecoderShape, Named
 
 
@@ -20,7 +21,7 @@ class AboutRecording:
     kind: str  # "recorded", "synthetic" or "imported"
     holds: str  # kind and size in words
     models: tuple[str, ...]  # names of the members that have forwards, in level order, the target last
-    lookups: tuple[str, ...]  # names of the members that copy text (prompt lookup), below the models
+    lookups: Mapping[str, NgramInfo]  # by name how members copy text (prompt lookup), below the models
     drafts_only: bool  # whether members below the target have no verdicts of their own on record
     costs: tuple[str, ...]  # names of its measured costs
     # whether it must support every policy compared on it by default; else policies for which it holds too little are

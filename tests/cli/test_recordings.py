@@ -53,6 +53,7 @@ def test_a_recording_of_another_tokenizer(trace, tmp_path):
     assert refused("trace", "check", trace, "--pool", "nowhere").startswith(
         "nowhere: pool must be a folder with pool.toml"
     )
+    assert "pico.trace: ok, " in done("trace", "check", "pico", "--pool", "pico")
 
 
 @pytest.mark.parametrize(

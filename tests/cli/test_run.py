@@ -126,8 +126,9 @@ def test_an_interrupt_keeps_what_is_finished(place, monkeypatch):
             return super().decide(seen)
 
     monkeypatch.setattr("paceline.studies.decode.named_policy", lambda _: named_policy(Interrupted))
-    result = paceline(*ran("--out", "out"))
+    result = paceline(*ran("--out", "out", "--json", "run.json"))
     assert result.code == 130
+    assert json.loads((place / "run.json").read_text())["page"]["partial"] == "1 of 3 requests ended"
     told = r"paceline: error: interrupted: in Interrupted at \S*test_run\.py:\d+; 1 of 3 requests ended and are kept\n"
     assert re.fullmatch(told, result.err)
     assert len((place / "out" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()) == 1

@@ -11,7 +11,17 @@ from paceline.base.errors import ArgumentError
 from paceline.reports import figure as figures
 from paceline.reports import summarise_run
 from paceline.reports.figure import MOST_PANELS, write_figure
-from paceline.reports.panels import HeatMap, Panel, Ranking, kept_by_position, ranking
+from paceline.reports.figure_matplotlib import drawn
+from paceline.reports.panels import (
+    HeatMap,
+    Panel,
+    Ranking,
+    acceptance_by_level,
+    kept_by_position,
+    ranking,
+    seconds_by_member,
+    series_of,
+)
 
 from ..cli.command_line import done, refused
 from .making import by_hand
@@ -70,6 +80,24 @@ def test_a_position_counts_the_rounds_that_kept_it():
     (panel,) = kept_by_position([row])
     assert panel.series[0].x == (1.0, 2.0, 3.0)
     assert panel.series[0].y == (0.6, 0.3, 0.1)
+
+
+def test_members_of_another_pool_stand_under_their_own_names():
+    row = summarise_run(by_hand())
+    fewer = replace(row, levels=row.levels[-1:])
+    for rows in ([row, fewer], [fewer, row]):
+        for panel in (seconds_by_member(rows), *acceptance_by_level(rows)):
+            place = panel.columns.index(row.levels[-1].name)
+            assert panel.values[0][place] == panel.values[1][place]
+            assert [value for value in panel.values[rows.index(fewer)] if value is not None] == [panel.values[0][place]]
+
+
+def test_a_state_is_drawn_until_the_next_one():
+    """A ramp between two states would show values that never were."""
+    panel = Panel(
+        title="Running", x_label="s", y_label="requests", kind="steps", series=series_of([0, 9], {"a": [4, 0]})
+    )
+    assert drawn((panel,), "").axes[0].lines[0].get_drawstyle() == "steps-post"
 
 
 def test_windows_by_batch_are_a_map(recording):

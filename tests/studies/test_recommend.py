@@ -10,6 +10,8 @@ from paceline.base.errors import ArgumentError
 from paceline.base.terminal import Progress
 from paceline.studies import compare as comparing
 from paceline.studies import recommend as recommending
+from paceline.studies.options import RecommendOptions, checked
+from paceline.studies.setting import setting_of
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..cli.command_line import done, refused
@@ -268,9 +270,19 @@ def test_the_command(tmp_path):
 
 def test_an_imported_log_names_its_engine():
     """A drafter that copies text is set as such."""
-    found = recommend(open_recording("pico"), drafter="ngram", batches=[1], most=4)
+    recording = open_recording("pico")
+    found = recommend(recording, drafter="ngram", batches=[1], most=4)
     assert found.drafter == "ngram"
-    assert found.setting is None or str(found.setting.decision.drafter) == "ngram"
+    asked = checked(RecommendOptions, {"most": 4})
+    for engine, drafter in (("vllm", "ngram=3"), ("sglang", "ngram")):
+        own = replace(asked, paste_into=engine)
+        setting, refusal = recommending.pasted({1: 4}, own, setting_of(recording, own), "ngram", split=1)
+        assert refusal is None
+        assert str(setting.decision.drafter) == drafter  # the longest match that was replayed, where an engine has one
+        assert "replayed: what follows the last match of 1 to 3 tokens" in setting.pasted.notes[-1]
+    own = replace(asked, weights="ngram=7")
+    given, _ = recommending.pasted({1: 4}, own, setting_of(recording, own), "ngram", split=1)
+    assert str(given.decision.drafter) == "ngram=7"
 
 
 def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):

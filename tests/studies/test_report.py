@@ -9,10 +9,12 @@ import paceline
 import pytest
 from paceline.reports.panels import Panel, Spans
 from paceline.reports.timeline import counter_panels, swim_lanes
+from paceline.runs.observed import ObservedRun, write_observed
 from paceline.runs.serving import read_serving
 from paceline.studies.timeline import events_of, read_run
 
 from ..cli.command_line import done, refused
+from ..reports.test_figures import META, RUN
 from ..reports.test_page import checked
 
 SERVED = ["simulate", "--workload", "poisson:rate=900,requests=30", "--cluster", "h100"]
@@ -58,6 +60,37 @@ def test_replays_stand_side_by_side(folder, tmp_path):
     assert "recording pico, replayed" in text
 
 
+def test_a_replay_by_a_lossy_policy_is_named_so_and_a_partial_run_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done("compare", "--policy", "typical", "--policy", "plain", "--log", "logs")
+    _, text = page(tmp_path, tmp_path, "logs/00-typical", "logs/01-plain")
+    assert "typical (lossy) wrote " in text
+    assert "plain (lossy)" not in text
+    meta = Path("logs/01-plain/meta.json")
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"interrupted": True}))
+    says = "01-plain: must be a whole run, got a partial one (interrupted)"
+    assert refused("report", "logs/01-plain", "--out", "r.html") == says
+
+
+def test_runs_of_one_policy_are_told_apart_by_their_names(folder, tmp_path):
+    done("trace", "make", tmp_path / "two.trace", "--requests", "2", "--tokens", "20")
+    done("compare", "--trace", tmp_path / "two.trace", "--policy", "draft:4/target", "--log", tmp_path / "logs")
+    other = (tmp_path / "logs" / "00-draft_4_target").rename(tmp_path / "other")
+    page = paceline.report([folder / "logs" / "00-draft_4_target", other], tmp_path / "page.html").read_text(
+        encoding="utf-8"
+    )
+    for name in ("00-draft_4_target", "other"):
+        assert f'aria-label="{name}: draft:4/target: ' in page  # points of its line
+        assert f"<caption>{name}: draft:4/target: " in page
+
+
+def test_latencies_of_a_server_begin_as_in_its_figures_when_a_request_is_sent(tmp_path):
+    write_observed(ObservedRun(META, RUN), tmp_path / "run")
+    html = paceline.report(tmp_path / "run", tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "run: 100 % of requests at most at 80 ms" in html  # not the 81 ms since it was due
+    assert "run: 100 % of requests at most at 110 ms" in html
+
+
 def test_swim_lanes_hold_the_slowest_request_in_its_stages(folder):
     log = read_serving(folder / "chain")
     lanes, members = swim_lanes("chain", events_of(log))
@@ -100,12 +133,27 @@ def test_a_sweep_is_a_table_of_its_cells_once_it_is_whole(tmp_path, monkeypatch)
     assert "measured by new tokens only: a longer context costs no more" in text
 
 
+def test_a_sweep_in_which_drafting_hardly_loses_does_not_call_it_even(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    costs = {
+        name: {"intercept_s": at} for name, at in (("draft", 0.004), ("mid", 1.0), ("slim", 1.0), ("target", 0.005))
+    }
+    Path("costs.json").write_text(json.dumps(costs))
+    Path("grid.toml").write_text('policies = ["draft:1/target"]\ncosts = ["costs.json"]\n')
+    done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
+    done("report", "cells", "--out", "r.html")
+    speed_up = next(iter(paceline.best_cells("cells", objective=["speed_up"]).found)).mean("speed_up")
+    assert speed_up < 1
+    assert f"the target alone, as draft:1/target has {speed_up:.3f}x" in Path("r.html").read_text()
+
+
 def test_policies_that_differ_in_their_options_are_counted_apart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("grid.toml").write_text('policies = ["adaptive,start=1,most=1|6"]\n[options]\nbatch = [1, 32]\n')
     done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
     done("report", "cells", "--out", "r.html")
     text = " ".join(checked(Path("r.html").read_text()).texts)
+    assert "in sample: chosen among 4 settings by the figures that are shown, which flatters them" in text
     assert "best by speed_up: adaptive,start=1,most=6 in 1, adaptive,start=1,most=1 in 1 of 2 settings" in text
 
 
@@ -122,6 +170,16 @@ def test_a_sweep_under_load_without_promises_is_ranked_by_its_throughput(tmp_pat
     assert "best by output_tokens_per_s: " in text
     assert "--objective output_tokens_per_s" in text
     assert "goodput_per_s" not in text
+
+
+def test_a_sweep_of_replicas_with_policies_of_their_own_is_a_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text('[[replicas]]\nname = "a"\ndevice = "h100"\npolicy = "draft:4/target"\n')
+    Path("grid.toml").write_text('workloads = ["poisson:requests=4"]\nclusters = ["own.toml"]\nrates = [20, 40]\n')
+    done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
+    done("report", "cells", "--out", "r.html")
+    text = " ".join(checked(Path("r.html").read_text()).texts)
+    assert "best by output_tokens_per_s: the replicas' own in 2 of 2 settings" in text
 
 
 def test_a_run_that_was_stopped_is_refused(tmp_path, monkeypatch):

@@ -168,7 +168,7 @@ def test_a_served_run_is_a_sound_file(folder, cluster):
         "running requests",
         "waiting requests",
         "KV tokens, target",
-        "acceptance, last 20 verifications",
+        "acceptance, last 20 operations",
         "tokens of texts",
     }
     texts = [event for event in events if event["name"] == "tokens of texts"]
@@ -270,8 +270,18 @@ def test_a_window_keeps_what_is_under_way_in_it(folder):
     paceline.timeline("kept", "all.json")
     (counts,) = paceline.timeline("kept", "some.json", from_s=0.1, until_s=0.2).to_dicts()
     every, some = ([event for event in checked(name)[0] if event["ph"] in "XC"] for name in ("all.json", "some.json"))
-    inside = [one for one in every if ns(one["ts"] + one.get("dur", 0)) >= 10**8 and ns(one["ts"]) <= 2 * 10**8]
-    assert some == inside
+    starts: dict[tuple[int, str], list[int]] = {}
+    for one in every:
+        starts.setdefault((one["pid"], one["name"]), []).append(ns(one["ts"]))
+
+    def until(one):
+        """Its end; of a counter's value, when the next one begins."""
+        later = (at for at in starts[one["pid"], one["name"]] if at > ns(one["ts"]))
+        return ns(one["ts"] + one["dur"]) if one["ph"] == "X" else min(later, default=10**18)
+
+    assert some == [one for one in every if until(one) >= 10**8 and ns(one["ts"]) <= 2 * 10**8]
+    before = {one["name"] for one in some if one["ph"] == "C" and ns(one["ts"]) < 10**8}
+    assert before >= {"running requests", "waiting requests", "tokens of texts"}  # what they were as it begins
     assert 0 < len(some) < len(every)
     assert counts["events"] == len(some)
     assert counts["operations"] == sum("forwards" in event.get("args", {}) for event in some)

@@ -146,6 +146,8 @@ def test_the_trail_has_every_trial_and_why_some_failed(tmp_path):
     assert rows[0]["worst"] == min(rows[0]["tag_a"], rows[0]["tag_b"]) <= rows[0]["mean"]
     assert found.best == max(rows[:3], key=lambda row: row["worst"])["policy"]
     assert len(found.failed) == 3
+    assert any("of the worst tag too narrow where tags have few requests" in one for one in found.to_json()["remarks"])
+    assert "of the worst tag" not in str(replace(found, over_tags=OverTags.mean).to_json()["remarks"])
 
 
 def test_the_command_says_what_python_says(tmp_path):

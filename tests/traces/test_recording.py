@@ -113,9 +113,9 @@ def test_submodels_follow_the_shape_of_their_model():
 
 def test_lookup_is_a_member_where_it_can_be_replayed():
     with_lookup = TRIES.meta.model_copy(update={"ngram": NgramInfo(name="ngram", max_match=3)})
-    assert TRIES.about.lookups == ()
-    assert type(TRIES)(meta=with_lookup, requests=TRIES.requests).about.lookups == ("ngram",)
-    assert ROUNDS.about.lookups == (), "a log without the ids of its texts"
+    assert not TRIES.about.lookups
+    assert type(TRIES)(meta=with_lookup, requests=TRIES.requests).about.lookups == {"ngram": with_lookup.ngram}
+    assert not ROUNDS.about.lookups, "a log without the ids of its texts"
 
 
 def test_near_ties_are_some_of_all_tokens():

@@ -41,7 +41,7 @@ class TrieRecording:
             kind=meta.kind,
             holds=f"{kind}, {counted(len(self.requests), 'request')}, {counted(nodes, 'context')}",
             models=meta.model_names,
-            lookups=(meta.ngram.name,) if meta.ngram else (),
+            lookups={meta.ngram.name: meta.ngram} if meta.ngram else {},
             drafts_only=False,
             from_features="" if meta.features is None else meta.features.model,
             costs=tuple(sorted(meta.costs)),

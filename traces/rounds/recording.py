@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...base.errors import counted
+from ..meta import NgramInfo
 from ..recording import AboutRecording, chosen, tagged
 from ..shapes import DecoderShape, Named, named_shapes
 from ..shapes_given import asked_shapes
@@ -75,11 +76,11 @@ class RoundsRecording:
         ran = [request.rounds[drafter.name] for request in self.requests if drafter.name in request.rounds]
         return max([1, *(int(max(rounds.drafted.max(), rounds.accepted.max())) for rounds in ran if len(rounds.start))])
 
-    def _lookups(self) -> tuple[str, ...]:
+    def _lookups(self) -> dict[str, NgramInfo]:
         """Prompt lookup, if every request has the ids of its prompt and output, and no other member has its name."""
         known = all(request.prompt and request.output for request in self.requests)
-        name = self.meta.ngram.name
-        return (name,) if known and name not in self.meta.model_names else ()
+        rule = self.meta.ngram
+        return {rule.name: rule} if known and rule.name not in self.meta.model_names else {}
 
     def __getitem__(self, ids: Iterable[str]) -> "RoundsRecording":
         return replace(self, requests=chosen(self.meta.name, self.requests, ids))

@@ -50,6 +50,12 @@ def test_each_form_is_read_and_written_as_prompts(tmp_path):
         assert read_prompts(out) == prompts
 
 
+def test_a_question_may_hold_what_unicode_calls_the_end_of_a_line(tmp_path):
+    asked = GSM8K | {"question": "How\u2028many?"}
+    path = written(tmp_path, "a.jsonl", json.dumps(asked, ensure_ascii=False))
+    assert [one.text for one in read_task("gsm8k", path)] == [asked["question"]]
+
+
 BLANK = "must be a text that is not blank"
 
 
