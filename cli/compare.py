@@ -45,6 +45,7 @@ from .output import (
     refuse_without,
     show,
     show_again,
+    show_finished,
 )
 
 
@@ -109,8 +110,10 @@ def compare(
     if len(sizes := batches(batch)) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
     under |= {**beside, **vars(mix), **vars(reorder), **more}
-    compared = compare_policies(open_recording(trace), policy, batch=sizes[0], **under)
-    show(found=compared, tables=partial(compared.tables, detail=detail), **written)
+    show_finished(
+        lambda found: show(found=found, tables=partial(found.tables, detail=detail), **written),
+        lambda: compare_policies(open_recording(trace), policy, batch=sizes[0], **under),
+    )
 
 
 def _checked(

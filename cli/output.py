@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from ..base.errors import ArgumentError, as_options
 from ..base.files import place_of, write_whole
+from ..decoding.steps import PolicyError
 from ..reports.figure import check_figure, drawing
 from ..reports.ledger import Again
 from ..reports.page import PAGE, Pictured, ReportPage, html_page, page_of
@@ -20,6 +21,7 @@ from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_li
 from ..traces.folder import check_outside
 from .errors import json_stream, keep_for_json
 
+Result = TypeVar("Result")
 JsonOption = Annotated[
     Path | None,
     typer.Option(help="Write JSON here instead of a table; - for standard output.", callback=keep_for_json),
@@ -104,6 +106,18 @@ def show_again(json: Path | None, found: Again) -> None:
     show(json, found)
     if not found.equal:
         raise typer.Exit(1)
+
+
+def show_finished(showing: Callable[[Any], None], compare: Callable[[], Result]) -> Result:
+    """Compare and show; raises the error of a policy that broke the contract after the others are shown."""
+    try:
+        found = compare()
+    except PolicyError as broken:
+        if broken.finished is not None:
+            showing(broken.finished)
+        raise
+    showing(found)
+    return found
 
 
 def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:

@@ -41,6 +41,7 @@ from .output import (
     say,
     show,
     show_again,
+    show_finished,
 )
 from .typed import option_of, promised, rates
 
@@ -289,8 +290,10 @@ def show_under_load(
     """Compare and show; raises ValueError for bad options, Interrupted where rows are missing."""
     _check_served(options, json)
     asked = None if rate is None else rates("--rate", rate)
-    found = compare_under_load(trace, policy, rates=asked, **options)
-    show(json, found, partial(found.tables, detail=detail), figure=figure, html=html)
+    found = show_finished(
+        lambda found: show(json, found, partial(found.tables, detail=detail), figure=figure, html=html),
+        lambda: compare_under_load(trace, policy, rates=asked, **options),
+    )
     if found.num_missing:
         were = "was" if found.num_missing == 1 else "were"
         raise Interrupted(f"{counted(found.num_missing, 'row')} more {were} asked for")
