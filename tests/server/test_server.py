@@ -15,8 +15,10 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.options import declared
 from paceline.decoding.results import Failed
+from paceline.decoding.steps import Draft
 from paceline.observing.load_generator import acceptance_between, counters
 from paceline.observing.server import Endpoint
+from paceline.policies.fixed import Chain
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
@@ -380,8 +382,9 @@ def test_a_policy_that_breaks_fails_its_requests_and_the_server_lives(models, tm
 
 
 def test_a_draft_whose_check_failed_counts_as_none(models, monkeypatch):
-    """Nobody knows what the target would have accepted of it."""
-    verify = TorchWorld.verify
+    """Nobody knows what the target would have accepted of it, so its policy learns nothing of it either."""
+    verify, learned = TorchWorld.verify, []
+    monkeypatch.setattr(Chain, "learn", lambda _, outcome: learned.append(type(outcome.step)))
 
     def broken(world, level, items, chunks=()):
         ran = verify(world, level, items, chunks)
@@ -392,8 +395,9 @@ def test_a_draft_whose_check_failed_counts_as_none(models, monkeypatch):
 
     with serving(models, policies=["draft:4/target"]) as client:
         monkeypatch.setattr(TorchWorld, "verify", broken)
+        learned.clear()
         answer = client.complete("Once")
-        assert (answer.status, "lost" in answer.error["message"]) == (500, True)
+        assert (answer.status, "lost" in answer.error["message"], learned) == (500, True, [Draft])
         page = client.get("/metrics").text
     assert 'vllm:spec_decode_num_draft_tokens_total{model_name="pico"} 0' in page
 
