@@ -215,6 +215,20 @@ def test_what_cannot_be_honoured_is_refused_by_name(client, fields, status, para
     assert param in found.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"n": []}, "n: Input should be a valid integer, got []"),
+        ({"stop": [""]}, "stop: must hold no empty text and no U+FFFD, got ['']"),
+        ({"stop": ["a"] * 100}, f"stop: must hold at most 16 texts, got {str(['a'] * 100)[:57]}..."),
+        ({"logit_bias": {"5": 1}}, "logit_bias is not supported here, got {'5': 1}"),
+        ({"stream_options": {}}, "stream_options goes with stream: true, got {}"),
+    ],
+)
+def test_a_refusal_names_a_value_of_any_kind(client, fields, told):
+    assert client.complete("a", **fields).error["message"] == told
+
+
 BODIES = [b"", b"{", b"[]", b"null", b'{"model": "pico", "prompt": "\xff\xfe"}', b"[" * 100_000, b'{"a":' * 50_000]
 
 
