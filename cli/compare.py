@@ -40,12 +40,12 @@ from .output import (
     check_figure_path,
     check_html_path,
     check_json_path,
+    finished_first,
     refuse_beside,
     refuse_others,
     refuse_without,
     show,
     show_again,
-    show_finished,
 )
 
 
@@ -110,10 +110,8 @@ def compare(
     if len(sizes := batches(batch)) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
     under |= {**beside, **vars(mix), **vars(reorder), **more}
-    show_finished(
-        lambda found: show(found=found, tables=partial(found.tables, detail=detail), **written),
-        lambda: compare_policies(open_recording(trace), policy, batch=sizes[0], **under),
-    )
+    with finished_first(lambda it: show(found=it, tables=partial(it.tables, detail=detail), **written)) as showing:
+        showing(compare_policies(open_recording(trace), policy, batch=sizes[0], **under))
 
 
 def _checked(

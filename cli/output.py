@@ -4,10 +4,11 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +22,6 @@ from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_li
 from ..traces.folder import check_outside
 from .errors import json_stream, keep_for_json
 
-Result = TypeVar("Result")
 JsonOption = Annotated[
     Path | None,
     typer.Option(help="Write JSON here instead of a table; - for standard output.", callback=keep_for_json),
@@ -108,16 +108,15 @@ def show_again(json: Path | None, found: Again) -> None:
         raise typer.Exit(1)
 
 
-def show_finished(showing: Callable[[Any], None], compare: Callable[[], Result]) -> Result:
-    """Compare and show; raises the error of a policy that broke the contract after the others are shown."""
+@contextmanager
+def finished_first(showing: Callable[[Any], None]) -> Iterator[Callable[[Any], None]]:
+    """Gives `showing`; where a policy breaks the contract within the block, what others finished is shown first."""
     try:
-        found = compare()
+        yield showing
     except PolicyError as broken:
         if broken.finished is not None:
             showing(broken.finished)
         raise
-    showing(found)
-    return found
 
 
 def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:
