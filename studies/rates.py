@@ -32,7 +32,7 @@ AROUND, REACH = 1.03, 4  # the factor between rates tried around one, and their 
 FIRST_STEP, NEXT_STEP = 4.0, 1.2  # factors between tried rates, at first, and near a known one
 IDLE = 0.002  # mean requests in the batch; at lower rates each request is just as alone
 BURST = 0.01  # share of a run in which all requests arrive; at higher rates they would just as well arrive at once
-MOST_DRAWN = 200_000  # expected requests of a run: so many take half a minute, and a search some 25 such runs
+MOST_DRAWN = 200_000  # expected requests of a run: half a minute of processor, and a search has some 25 such runs
 CROSSINGS = tuple(2 ** (step / 2 - 6) for step in range(13))  # of the highest rate, where policies are compared
 
 
