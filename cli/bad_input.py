@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Mapping
 
+import typer
 from pydantic import ValidationError
 
 from ..base.errors import ArgumentError, as_options
@@ -36,3 +37,10 @@ def told(error: Exception, own: Mapping[str, str]) -> str:
     if isinstance(error, TraceFormatError):
         return str(type(error)(error.path, error.field, as_options(error.rule, rule=True), error.value))
     return as_options(str(error), own=own) if isinstance(error, ArgumentError) else str(error)
+
+
+def told_usage(error: typer.TyperException) -> str:
+    """The message of a wrong option or argument, with what was typed: pydantic leaves it out of numbers and ranges."""
+    message, cause = error.format_message().replace("Value error, ", "", 1), error.__cause__
+    typed = repr(cause.errors()[0]["input"]) if isinstance(cause, ValidationError) else ""
+    return message if typed in message else f"{message}, got {typed}"

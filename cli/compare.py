@@ -40,6 +40,7 @@ from .output import (
     check_figure_path,
     check_html_path,
     check_json_path,
+    finished_first,
     refuse_beside,
     refuse_others,
     refuse_without,
@@ -109,8 +110,8 @@ def compare(
     if len(sizes := batches(batch)) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
     under |= {**beside, **vars(mix), **vars(reorder), **more}
-    compared = compare_policies(open_recording(trace), policy, batch=sizes[0], **under)
-    show(found=compared, tables=partial(compared.tables, detail=detail), **written)
+    with finished_first(lambda it: show(found=it, tables=partial(it.tables, detail=detail), **written)) as showing:
+        showing(compare_policies(open_recording(trace), policy, batch=sizes[0], **under))
 
 
 def _checked(

@@ -130,7 +130,9 @@ def _refuse_usage(error: typer.TyperException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # the class itself is private to typer
         sys.stderr.write(error.format_message() + "\n")
         return BAD_INPUT
-    return _say(error.format_message().replace("Value error, ", "", 1), BAD_INPUT)  # as pydantic begins
+    from .bad_input import told_usage  # noqa: PLC0415 - as above
+
+    return _say(told_usage(error), BAD_INPUT)
 
 
 def _called_by(command: Callable[..., object]) -> dict[str, str]:

@@ -4,7 +4,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ import typer
 
 from ..base.errors import ArgumentError, as_options
 from ..base.files import place_of, write_whole
+from ..decoding.steps import PolicyError
 from ..reports.figure import check_figure, drawing
 from ..reports.ledger import Again
 from ..reports.page import PAGE, Pictured, ReportPage, html_page, page_of
@@ -104,6 +106,17 @@ def show_again(json: Path | None, found: Again) -> None:
     show(json, found)
     if not found.equal:
         raise typer.Exit(1)
+
+
+@contextmanager
+def finished_first(showing: Callable[[Any], None]) -> Iterator[Callable[[Any], None]]:
+    """Gives `showing`; where a policy breaks the contract within the block, what others finished is shown first."""
+    try:
+        yield showing
+    except PolicyError as broken:
+        if broken.finished is not None:
+            showing(broken.finished)
+        raise
 
 
 def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:

@@ -37,6 +37,7 @@ from .output import (
     check_html_path,
     check_json_path,
     check_new_folder,
+    finished_first,
     refuse_others,
     say,
     show,
@@ -289,8 +290,10 @@ def show_under_load(
     """Compare and show; raises ValueError for bad options, Interrupted where rows are missing."""
     _check_served(options, json)
     asked = None if rate is None else rates("--rate", rate)
-    found = compare_under_load(trace, policy, rates=asked, **options)
-    show(json, found, partial(found.tables, detail=detail), figure=figure, html=html)
+    written = {"figure": figure, "html": html}
+    with finished_first(lambda it: show(json, it, partial(it.tables, detail=detail), **written)) as showing:
+        found = compare_under_load(trace, policy, rates=asked, **options)
+        showing(found)
     if found.num_missing:
         were = "was" if found.num_missing == 1 else "were"
         raise Interrupted(f"{counted(found.num_missing, 'row')} more {were} asked for")

@@ -16,7 +16,7 @@ from ..base.options import Opt, Secret, as_option, declared
 from ..decoding.rollouts import Rollouts, rollouts_of
 from ..decoding.seen import Start
 from ..reports.intervals import OverTags
-from ..reports.limits import seconds_of
+from ..studies.options import Promised
 
 _MOST_DIGITS = 7
 MOST_IN_RANGE = 1000
@@ -120,24 +120,19 @@ def _number(text: str) -> float | None:
         return None
 
 
-def promised(slo: Sequence[str] | None) -> Mapping[str, float | Mapping[str, float]]:
-    """Seconds by name, and by class and name; raises ValueError for a text of another form."""
+def promised(slo: Sequence[str] | None) -> Promised:
+    """Times by name, and by class and name; raises ValueError for a text of another form."""
     parts: dict[str, list[str]] = {}
     for text in slo or ():
         name, colon, _ = text.partition("=")[0].rpartition(":")
         if colon and not name:
             raise ValueError(f"--slo must be [CLASS:]NAME=SECONDS,..., got {text!r}")
         parts.setdefault(name, []).extend(text[len(name + colon) :].split(","))
-    of_all = _seconds("--slo", parts.pop("", ()))
-    if both := sorted(of_all.keys() & parts):
+    found = {name: named_texts(f"--slo {name}:" if name else "--slo", "SECONDS", of) for name, of in parts.items()}
+    of_all = found.pop("", {})
+    if both := sorted(of_all.keys() & found):
         raise ValueError(f"--slo cannot promise {both[0]} to all where a class has that name, got {both[0]} as both")
-    of_classes = {name: _seconds(f"--slo {name}:", of_class) for name, of_class in parts.items()}
-    return {**of_all, **of_classes}
-
-
-def _seconds(option: str, texts: Sequence[str]) -> dict[str, float]:
-    found = named_texts(option, "SECONDS", texts)
-    return {name: seconds_of(text, name, f"{option} {name}") for name, text in found.items()}
+    return {**of_all, **found}
 
 
 def _key(variable: str) -> str:
@@ -192,7 +187,7 @@ _TYPED: dict[object, tuple[object, Parse]] = {
             flag, metavar.partition("=")[2].partition(",")[0], [part for text in texts for part in text.split(",")]
         ),
     ),
-    Mapping[str, float | Mapping[str, float]] | None: (list[str] | None, lambda _flag, _, texts: promised(texts)),
+    Promised | None: (list[str] | None, lambda _flag, _, texts: promised(texts)),
 }
 
 

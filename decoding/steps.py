@@ -7,7 +7,7 @@ Rules and stops of users are checked when a step is made, so that an error names
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..base.errors import defined_at, is_foreign, said
 from .rules import Exact, Rule, Stop
@@ -48,8 +48,11 @@ def _check_method(rule: object, name: str, *arguments: str) -> None:
 class PolicyError(Exception):
     """A policy raised, broke the contract or made no progress.
 
-    The message names policy, request and, if there is one, step.
+    The message names policy, request and, if there is one, step. `finished` is set by comparisons that have rows of
+    other policies: the `Comparison` or `LoadComparison` without this one.
     """
+
+    finished: Any = None
 
     def __init__(self, policy: str, request_id: str, step: object, reason: str) -> None:
         # All four are args, since SimPy builds the error of a process again from its args.

@@ -1,9 +1,13 @@
 """The uncertainty of one run's latencies: by sections, five parts of its requests in order of arrival.
 
 Requests of a run share its queue, so an interval over single requests would be far too narrow. Fifths of a run are
-almost independent. The figure of all requests is the middle of the interval; the spread of the fifths around it, by
-Student's t, is its width (sectioning: Asmussen & Glynn 2007, Stochastic Simulation, III.5).
+almost independent. The figure of all requests is the middle of the interval of logarithms; the spread of the fifths
+around it, by Student's t, is its width (sectioning: Asmussen & Glynn 2007, Stochastic Simulation, III.5). Figures
+themselves are skewed: at 70% load, 74 of 100 intervals of them held the mean p95 of 100 requests in a queue, and 88 of
+logarithms; near saturation, where the parts share one busy time, 68 and 80.
 """
+
+from math import exp, isfinite
 
 import numpy as np
 
@@ -17,7 +21,10 @@ LEAST_IN_SECTION = 10  # requests; of fewer a percentile is meaningless
 
 
 def latency_intervals(log: ServingLog) -> dict[str, Interval]:
-    """The 95% intervals of mean and percentiles of each latency by flat name, `ttft_s_mean`; empty for few requests."""
+    """The 95% intervals of mean and percentiles of each latency by flat name, `ttft_s_mean`; empty for few requests.
+
+    One is missing where the figure is 0 in some fifth and not in all.
+    """
     found: dict[str, Interval] = {}
     everyone = np.ones_like(log.finished)
     for name in ENDS:
@@ -25,9 +32,13 @@ def latency_intervals(log: ServingLog) -> dict[str, Interval]:
         if len(seconds) >= SECTIONS * LEAST_IN_SECTION:
             parts = np.array([_figures(part) for part in np.array_split(seconds, SECTIONS)])
             whole = _figures(seconds)
-            spread = np.sqrt(((parts - whole) ** 2).sum(axis=0) / (SECTIONS * (SECTIONS - 1)))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                apart = np.where(parts == whole, 0.0, np.log(parts / whole))
+            spread = np.sqrt((apart**2).sum(axis=0) / (SECTIONS * (SECTIONS - 1)))
             for part, figure, width in zip(_NAMES, whole, (t_quantile(SECTIONS - 1) * spread).tolist(), strict=True):
-                found[f"{name}_s_{part}"] = Interval(mean=figure, low=figure - width, high=figure + width)
+                if isfinite(width):
+                    ends = figure * exp(-width), figure * exp(width)
+                    found[f"{name}_s_{part}"] = Interval(mean=figure, low=ends[0], high=ends[1])
     return found
 
 

@@ -25,6 +25,10 @@ from .tables import Grid, facts, flat_rows, shown, table
 LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s", "queue": "queue_s"}
 SESSION = {"session": "session_s"}  # of runs that have sessions
 PARTS = ("mean", "p50", "p90", "p95", "p99")
+IN_SECTIONS = (
+    "±: 95% interval over five parts of the requests, in order of arrival; near saturation it is too narrow, and other "
+    "seeds say more"
+)
 # Figures that have a range where the cost has one, by flat name.
 RANGED = (
     "output_tokens_per_s",
@@ -239,7 +243,7 @@ def latency_table(rows: Sequence[SeedRow]) -> Grid:
     ]
     ends = [(number + 1) * len(latencies) - 1 for number in range(len(rows))]
     in_sections = any(len(row.runs) == 1 and row.runs[0].intervals for row in rows)
-    remarks = ["±: 95% interval over five parts of the requests, in order of arrival"] if in_sections else []
+    remarks = [IN_SECTIONS] if in_sections else []
     return table(cells, texts={*_names(rows), "latency"}, title="latencies, ms", remarks=remarks, lines=ends)
 
 

@@ -74,8 +74,10 @@ class OpDistances:
         run = contexts[-1] - contexts[0] + 1 == len(contexts)
         verifiers = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
         theirs = stacked_on(logits.device, [endorsed for _, _, endorsed in places])
+        wider = torch.promote_types(theirs.dtype, verifiers.dtype)  # as in a recording
         # In place and without joining the two: new memory of this size costs more than the arithmetic.
-        sums: list[float] = theirs.softmax(dim=-1).sub_(verifiers.softmax(dim=-1)).abs_().sum(dim=-1).tolist()
+        apart = theirs.softmax(dim=-1, dtype=wider).sub_(verifiers.softmax(dim=-1, dtype=wider)).abs_()
+        sums: list[float] = apart.sum(dim=-1).tolist()
         for (number, index, _), value in zip(places, sums, strict=True):
             # As `total_variation`. A context without finite logits fails its request, so its distance does not matter.
             found[number][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from ..base.terminal import tell
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.request_text import Ending
-from ..decoding.results import Deferred, Drafted, Failed, Judged
+from ..decoding.results import Deferred, Failed, Judged
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
 from ..runs.recorder import ServingRecorder
@@ -192,8 +192,7 @@ def _job_of(session: Session) -> Job:
 class LiveWorld:
     """Runs the operations of one replica with the models; implements `sim.serving.world.EngineWorld`.
 
-    A row that fails gets a harmless result, and its request is in `failed`, for the replica's driver to take out;
-    others are not affected.
+    The request of a row that fails is in `failed`, for the replica's driver to take out before the replica commits.
     """
 
     def __init__(self, models: TorchWorld, sampler: OwnSampling, stepped: Callable[[int, int], None]) -> None:
@@ -208,8 +207,8 @@ class LiveWorld:
         """See `EngineWorld`; raises MemoryError where the device has no room."""
         start_ns = perf_counter_ns()
         results = self._models.draft(level, [(row, cast(Draft, row.step)) for row in rows])
-        written = [self._sound(row, result, Drafted([], [])) for row, result in zip(rows, results.rows, strict=True)]
-        return Ran.of(results._replace(rows=written), self._took_ps(start_ns))
+        self._note_failed(rows, results.rows)
+        return Ran.of(results, self._took_ps(start_ns))
 
     def verify(
         self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
@@ -223,17 +222,17 @@ class LiveWorld:
         self._sampler.kept = kept
         results = self._models.verify(level, items, [(row, row.chunk) for row in chunks])
         self._sampler.kept = None
-        judged = []
+        self._note_failed(rows, results.rows)
         for (session, step), row in zip(items, results.rows, strict=True):
-            found = cast(Judged, self._sound(session, row, Judged(0, 0, session.place)))
-            if by_target and step is not READS and session.request_id not in self.failed:
-                step_tokens = len(session.tokens), found.num_accepted
+            if not isinstance(row, Judged):
+                continue
+            if by_target and step is not READS:
+                step_tokens = len(session.tokens), row.num_accepted
                 _job_of(session).steps.append(step_tokens)
                 self._stepped(*step_tokens)
-            if kept and session.request_id in kept and session.request_id not in self.failed:
-                self._note(session, found, kept[session.request_id])
-            judged.append(found)
-        return Ran.of(results._replace(rows=judged), self._took_ps(start_ns))
+            if kept and session.request_id in kept:
+                self._note(session, row, kept[session.request_id])
+        return Ran.of(results, self._took_ps(start_ns))
 
     @staticmethod
     def _note(session: Session, found: Judged, log_probs: Tensor) -> None:
@@ -249,13 +248,12 @@ class LiveWorld:
         self._models.verify(level, [], [(row, row.chunk) for row in rows])
         return self._took_ps(start_ns)
 
-    def _sound(self, session: Session, row: Any, instead: Any) -> Any:  # noqa: ANN401 - of either kind of operation
-        if isinstance(row, Failed):
-            self.failed[session.request_id] = str(row.error)
-            return instead
-        if isinstance(row, Deferred):
-            raise MemoryError(row.reason)
-        return row
+    def _note_failed(self, requests: Sequence[ServedRequest], rows: Sequence[object]) -> None:
+        for request, row in zip(requests, rows, strict=True):
+            if isinstance(row, Deferred):
+                raise MemoryError(row.reason)
+            if isinstance(row, Failed):
+                self.failed[request.request_id] = str(row.error)
 
     def _took_ps(self, start_ns: int) -> int:
         self._models.clock.now_s()  # waits for the devices
@@ -281,7 +279,7 @@ class LiveReplica:
         debug: bool = False,
     ) -> None:
         self.name = name
-        self._jobs, self._ended = Jobs(), list[str]()
+        self._jobs = Jobs()
         target = models.target.model
         assert target is not None
         vocab_size = int(target.config.vocab_size)
@@ -305,7 +303,7 @@ class LiveReplica:
             deadlines={},
             recorder=recorder,
             outputs=None,
-            on_ended=lambda arrival, _: self._ended.append(arrival.request_id),
+            on_ended=lambda *_: None,
             on_reached=lambda *_: None,
         )
         spec = ReplicaSpec(
@@ -351,20 +349,19 @@ class LiveReplica:
             PolicyError: the policy broke the contract.
             MemoryError: a device has no room for what the blocks hold.
         """
-        if not self._jobs.by_id or self._replica.plan(now_ps()) is None:
+        end_ps = self._replica.plan(now_ps()) if self._jobs.by_id else None
+        if end_ps is None:
             return False
+        failed, self._world.failed = self._world.failed, {}
+        for request_id in failed:
+            self._replica.leave(request_id, end_ps)
         self._replica.commit()
         at_ps = now_ps()
-        for request_id, error in self._world.failed.items():
-            job = self._jobs.by_id[request_id]
-            if request_id not in self._ended:
-                self._replica.leave(request_id, at_ps)
-            self._end(job, (), End("", error), at_ps)
-        self._world.failed.clear()
+        for request_id, error in failed.items():
+            self._end(self._jobs.by_id[request_id], (), End("", error), at_ps)
         for request in list(self._jobs.sessions.values()):
             if len(request.emitted) > len(request.job.tokens):
                 self._deliver(request, at_ps)
-        self._ended.clear()
         return True
 
     def fail_all(self, error: str, at_ps: int) -> None:

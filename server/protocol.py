@@ -29,7 +29,7 @@ _LAW = "the target's own, at temperature 1"
 
 MOST_CHOICES, MOST_STOPS, MOST_MESSAGES = 16, 16, 1024
 _MOST_SEED = 2**63 - 1
-_LONGEST = 1000  # characters of a message
+_LONGEST, _LONGEST_VALUE = 1000, 60  # characters of a message, and of the value that it names
 Number = StrictInt | StrictFloat
 
 
@@ -272,8 +272,9 @@ def error_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     message = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         field, message = ".".join(where), "is not a field that this server knows"
-    elif isinstance(value := first.get("input"), str | int | float | None) and not context.get("field"):
-        message = f"{message}, got {value if isinstance(value, int) else repr(value)[:60]}"
+    elif first["type"] != "missing":
+        value = first["input"][field] if context.get("field") else first["input"]
+        message = f"{message}, got {one_line_of(repr(value), _LONGEST_VALUE)}"
     named = message if field and message.startswith(field) else f"{field or 'body'}: {message}"
     return RequestError(400, named, param=field[:100] or None)
 

@@ -14,6 +14,7 @@ from ..base.errors import ArgumentError, check_each_once, counted, innermost, is
 from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
+from ..decoding.steps import PolicyError
 from ..policies.about import about_of, check_tags, may_work_ahead
 from ..policies.chain_text import BASELINE, chains_in
 from ..policies.fixed import Chain, Plain
@@ -24,6 +25,7 @@ from ..reports.resampled import RequestShares, Resampled
 from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
 from ..reports.side_by_side import SideBySide, has_chance
 from ..reports.summary import Summary, summarise_run
+from ..reports.tables import Printed
 from ..reports.waterfall import Spent, Why, waterfall_of
 from ..runs.log import RunLog, new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
@@ -49,7 +51,8 @@ class PolicyRuns:
     shares: Mapping[str, TagShares]  # the run at the first seed by tag
     by_request: Mapping[str, Sequence[RequestShares]]  # as `summaries`
     spent: Mapping[str, Spent]  # by the run at the first seed
-    refused: Mapping[str, CostRangeError]  # policies whose seconds are unknown to the cost, and why
+    # policies whose seconds are unknown to the cost, or that broke the contract, and why
+    refused: Mapping[str, CostRangeError | PolicyError]
     sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of requests with a session
     beyond: Sequence[str] = ()  # remarks on drafts longer than any of the log
 
@@ -92,6 +95,7 @@ def run_policies(
     *,
     lossless: bool,
     partial: bool = False,
+    keep: bool = False,
     log: Path | None = None,
     within: Progress | None = None,
 ) -> PolicyRuns:
@@ -102,16 +106,18 @@ def run_policies(
         policies: a bad one raises before any run.
         lossless: whether only lossless policies are allowed.
         partial: whether policies may be rejected too.
+        keep: whether a policy that breaks the contract in a run is one of the rejected, so that others' runs are kept.
         log: new folder for run logs of `policies` at the first seed, or None.
         within: the stage that these policies are a part of, which shows each; None: a stage of their own.
 
     Raises:
         ValueError: a policy that may not run on the recording.
         CostRangeError: seconds unknown to the cost, of a policy that may not be rejected.
+        PolicyError: a policy broke the contract, without `keep`.
     """
     for policy in policies:
         built(scenarios.first.tables, policy, lossless=lossless)
-    found, refused = dict[str, _Found](), dict[str, CostRangeError]()
+    found, refused = dict[str, _Found](), dict[str, CostRangeError | PolicyError]()
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
     with nullcontext() if log is None else new_folder(log) as folder, _stage(everyone, within) as progress:
@@ -131,8 +137,8 @@ def run_policies(
                         write_run_log(ran, path)
                     kept.take(scenario, made, ran)
                     del made, ran  # both are long
-            except CostRangeError as error:
-                if not partial and is_asked:
+            except (CostRangeError, PolicyError) as error:
+                if not keep if isinstance(error, PolicyError) else is_asked and not partial:
                     raise
                 refused[policy.name] = error
             else:
@@ -468,7 +474,7 @@ def compare(
     Raises:
         ValueError: a bad argument or policy, in one line.
         CostRangeError: seconds unknown to the cost.
-        PolicyError: a policy that broke the contract.
+        PolicyError: a policy that broke the contract; `finished` is the comparison of the others.
     """
     asked = checked(ComparisonOptions, options)
     setting = setting_of(recording, asked)
@@ -480,14 +486,13 @@ def compare(
         named = with_oracles(named, pool)
     meta = setting.meta(scenarios.first)
     partial = policies is None and not setting.recording.about.all_defaults
-    runs = run_policies(
-        scenarios, named, lossless=setting.lossless, partial=partial, log=None if asked.log is None else Path(asked.log)
-    )
+    log = None if asked.log is None else Path(asked.log)
+    runs = run_policies(scenarios, named, lossless=setting.lossless, partial=partial, keep=True, log=log)
     made = {policy.name: policy.build(pool) for policy in named}
     known = [policy for policy in named if policy.name in runs.known]
     found = runs.side_by_side(meta, scenarios.first.cost, at_ends(scenarios, known, lossless=setting.lossless))
     found.meta["remarks"] += against_log(setting.recording, found, made)
-    return Comparison(
+    compared = Comparison(
         runs=found,
         oracles=oracles_of(made),
         by_tag=tags_of(runs) if asked.by_tag else None,
@@ -495,3 +500,16 @@ def compare(
         regret=regret_in(found, runs, made) if asked.regret else None,
         on_device=None if setting.on is None else device_range(setting, scenarios, known),
     )
+    raise_broken(runs.refused, compared if set(runs.known) - set(compared.oracles) else None)
+    return compared
+
+
+def raise_broken(refused: Mapping[str, CostRangeError | PolicyError], compared: Printed | None) -> None:
+    """Raise the error of the first policy that broke the contract, with the comparison of the others, if any did.
+
+    `compared` is None where these are not worth showing.
+    """
+    for error in refused.values():
+        if isinstance(error, PolicyError):
+            error.finished = compared
+            raise error

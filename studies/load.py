@@ -14,6 +14,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
+from ..decoding.steps import PolicyError
 from ..policies.chain_text import BASELINE, chains_in
 from ..reports.intervals import ONE_SEED
 from ..reports.load import AtRate, LoadComparison
@@ -35,7 +36,7 @@ from ..traces.workloads import Workload, WorkloadOptions, with_options
 from ..traces.workloads.arrival import Arrival, WorkloadAbout
 from ..traces.workloads.drawn_arrivals import is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
-from .compare import MOST_CELLS
+from .compare import MOST_CELLS, raise_broken
 from .options import UnderLoadOptions, checked, takes
 from .serving import (
     BrokenWorkloadError,
@@ -275,7 +276,7 @@ def compare_under_load(
     Raises:
         ValueError: an argument, a row of the workload, a cluster or a policy that cannot be used, in one line.
         CostRangeError: seconds unknown to the cost.
-        PolicyError: a policy that broke the contract.
+        PolicyError: a policy that broke the contract; `finished` is the comparison of the others.
         KeyboardInterrupt: before the first row.
     """
     rates = options.get("rates")
@@ -303,6 +304,7 @@ def compare_under_load(
             alone=alone,
             why=asked.why,
             partial=policies is None and asked.chains is None,
+            keep=True,
         )
         every = list(runs.at_rates(asked_rates, named))  # a policy that is rejected at any rate is left out of all
         known = [[row for row in one.rows if row.about.policy not in runs.refused] for one in every]
@@ -310,7 +312,7 @@ def compare_under_load(
         if not found:
             raise KeyboardInterrupt if interrupts.heard() else next(iter(runs.refused.values()))
     short = short_of(run for at in found for row in at.rows for run in row.runs)
-    return LoadComparison(
+    compared = LoadComparison(
         rates=found,
         why=why_of(runs, found) if asked.why else None,
         promised=setting.promised,
@@ -319,6 +321,8 @@ def compare_under_load(
         num_missing=len(asked_rates) * sum(policy.name not in runs.refused for policy in named)
         - sum(len(one.rows) for one in found),
     )
+    raise_broken(runs.refused, compared)
+    return compared
 
 
 def policies_asked(
@@ -412,8 +416,10 @@ class LoadRuns:
     # by rate and policy where the seconds of the first seed's run went
     spent: dict[tuple[float | None, str], SpentUnderLoad | None] = field(default_factory=dict)
     partial: bool = field(default=False, kw_only=True)  # whether policies may be rejected
-    # policies whose seconds are unknown to the cost, and why
-    refused: dict[str, CostRangeError] = field(default_factory=dict)
+    # whether those that break the contract are, for the others' rows to be kept
+    keep: bool = field(default=False, kw_only=True)
+    # policies whose seconds are unknown to the cost, or that broke the contract, and why
+    refused: dict[str, CostRangeError | PolicyError] = field(default_factory=dict)
     # what each run has beside its log, with its policy
     served: list[tuple[str, Served]] = field(default_factory=list)
     has_chance: bool = False  # whether a run is random
@@ -475,8 +481,9 @@ class LoadRuns:
         """Within the block a rejection of the policy is noted, if allowed, else raised."""
         try:
             yield
-        except CostRangeError as error:
-            if not self.partial and policy is not self.alone:
+        except (CostRangeError, PolicyError) as error:
+            allowed = self.keep if isinstance(error, PolicyError) else self.partial or policy is self.alone
+            if not allowed:
                 raise
             self.refused[policy.name] = error
 

@@ -24,8 +24,8 @@ from ..traces.workloads.arrival import ClosedLoopOptions, WorkloadChanges
 
 LEAST_SEEDS, MOST_SEEDS = 1, 1000
 MOST_ORDERS = 1000
-# Promised seconds by name, for all requests, or by class and name.
-Promised = Mapping[str, float | Mapping[str, float]]
+# Promised times by name, for all requests, or by class and name: seconds, or texts as `reports.limits` takes them.
+Promised = Mapping[str, float | str | Mapping[str, float | str]]
 ClosureKind = Literal["monotone", "full"]
 NO_PROFILE = "none"
 _DEBUG = "--debug/--no-debug"

@@ -32,6 +32,7 @@ AROUND, REACH = 1.03, 4  # the factor between rates tried around one, and their 
 FIRST_STEP, NEXT_STEP = 4.0, 1.2  # factors between tried rates, at first, and near a known one
 IDLE = 0.002  # mean requests in the batch; at lower rates each request is just as alone
 BURST = 0.01  # share of a run in which all requests arrive; at higher rates they would just as well arrive at once
+MOST_DRAWN = 200_000  # expected requests of a run: half a minute of processor, and a search has some 25 such runs
 CROSSINGS = tuple(2 ** (step / 2 - 6) for step in range(13))  # of the highest rate, where policies are compared
 
 
@@ -49,9 +50,10 @@ class _Search:
     chance: bool = False  # whether another seed may give another run
 
     def run(self, policy: NamedPolicy, seed: int, rate: float) -> MeasuredRun:
-        """One run; raises KeyboardInterrupt if it was interrupted."""
+        """One run; raises KeyboardInterrupt if it was interrupted, ArgumentError for far too many requests."""
         key = policy.name, seed, rate
         if key not in self.made:
+            self._check_drawn(rate)
             found = self.runs.run(policy, self.runs.setting.opened(rate, seed), rate, seed)
             if found is None:
                 raise KeyboardInterrupt
@@ -119,6 +121,16 @@ class _Search:
         broken = rates[kept.index(False)]
         last = max(rate for rate, holds in zip(rates, kept, strict=True) if holds)
         return SeedRate(rate=lower[-1], broken_from=min(broken, last), kept_up_to=last)
+
+    def _check_drawn(self, rate: float) -> None:
+        """Requests of a generator that ends by its seconds alone grow with the rate."""
+        workload, changes = self.runs.setting.workload, self.runs.setting.changes
+        kind, _, rest = workload.partition(":")
+        given = dict(part.split("=") for part in rest.split(",")) if kind in {*KINDS, *SESSION_KINDS} else {}
+        num_expected = 0.0 if {"requests", "sessions"} & given.keys() else rate * float(given.get("seconds", 0.0))
+        if num_expected > MOST_DRAWN and changes.limit is None:
+            rule = f"must give a number of requests too: at {three_digits(rate)} arrivals/s its seconds hold"
+            raise ArgumentError(f"`workload` {rule} {num_expected:,.0f}, more than {MOST_DRAWN:,}, got {workload!r}")
 
     def _check_idle(self, policy: NamedPolicy, seed: int, rate: float) -> None:
         run = self.run(policy, seed, rate)

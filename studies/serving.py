@@ -18,6 +18,7 @@ from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
 from ..reports.comparison import kind_of
 from ..reports.cost_range import ranges_table
+from ..reports.limits import seconds_of
 from ..reports.panels import Panel, Section, Series, over_time
 from ..reports.sections import latency_intervals
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
@@ -73,8 +74,9 @@ def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> Servin
     Args:
         runs: one or several: folders that `paceline simulate --out` wrote, or logs. Those that differ in their seed
             alone become one row with 95% intervals.
-        slo: the longest times that meet a promise, in seconds, by name: `ttft`, `tpot`, `e2e`, `queue`. By the name of
-            a class of requests, those of that class: `{"chat": {"ttft": 0.5}, "e2e": 60}`.
+        slo: the longest times that meet a promise, by name: `ttft`, `tpot`, `e2e`, `queue`. By the name of a class of
+            requests, those of that class: `{"chat": {"ttft": "200ms"}, "e2e": 60}`. A number is seconds; one so large
+            that milliseconds are likelier must say its unit.
 
     Raises:
         ArgumentError: no run, a bad promise, or one to a class that no request of the runs has.
@@ -119,13 +121,14 @@ def refuse_unknown_classes(promised: Promises, known: Collection[str]) -> None:
             raise ArgumentError(f"`slo` must name a class of the requests ({classes}), got {name!r}")
 
 
-def _levels(slo: Mapping[str, float], before: str) -> ServiceLevels:
-    known = [field.name for field in fields(ServiceLevels)]
-    for name, seconds in slo.items():
+def _levels(slo: Mapping[str, float | str], before: str) -> ServiceLevels:
+    known, found = [field.name for field in fields(ServiceLevels)], dict[str, float]()
+    for name, time in slo.items():
         if name not in known:
             raise ArgumentError(f"`slo` must name one of {', '.join(known)}, got {before + name!r}")
-        check_within(f"`slo` {before}{name}", seconds, "(0, inf)")
-    return ServiceLevels(**slo)
+        found[name] = seconds_of(str(time), name, f"`slo` {before}{name}")
+        check_within(f"`slo` {before}{name}", found[name], "(0, inf)")
+    return ServiceLevels(**found)
 
 
 ENDS = 4  # of a whole cost; for one policy the first and the last, the fastest and the slowest, are enough

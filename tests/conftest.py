@@ -12,6 +12,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -63,8 +64,11 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    assert config.cache is not None
-    os.environ.setdefault(FOLDER_VARIABLE, str(config.cache.mkdir("paceline")))
+    if (cache := getattr(config, "cache", None)) is None:  # `-p no:cacheprovider`
+        passing = TemporaryDirectory(prefix="paceline-tests-")
+        config.add_cleanup(passing.cleanup)
+    folder = passing.name if cache is None else cache.mkdir("paceline")
+    os.environ.setdefault(FOLDER_VARIABLE, str(folder))
 
 
 @pytest.fixture(scope="module")

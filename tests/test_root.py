@@ -1,19 +1,23 @@
 """The root of the package, how deep calls lie below main, and what tests stand on."""
 
 import importlib
+import os
 import subprocess
 import sys
 from itertools import combinations, product
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import paceline
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.base.files import FOLDER_VARIABLE
 from paceline.cli.app import command
 from paceline.cli.errors import run_command
 
+from . import conftest
 from .pairs import pairs
 from .stub import STUB, written
 
@@ -43,6 +47,18 @@ def test_every_name_is_what_its_module_holds():
     for name, module in paceline.MODULES.items():
         assert getattr(paceline, name) is getattr(importlib.import_module(f"paceline.{module}"), name)
         assert name in dir(paceline)
+
+
+def test_without_a_cache_of_pytest_choices_go_to_a_folder_of_the_session(monkeypatch):
+    """With `-p no:cacheprovider` a configuration has none."""
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    ends = []
+    conftest.pytest_configure(SimpleNamespace(add_cleanup=ends.append))
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    assert folder.is_dir()
+    for end in ends:
+        end()
+    assert not folder.exists()
 
 
 ROOT = Path(paceline.__file__).parent

@@ -12,7 +12,7 @@ are cached.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ...decoding.results import DRAFT, VERIFY, made
 from ...policies.about import decides_by_pending, members_run_by, runs_target_alone
@@ -51,6 +51,16 @@ class Going(NamedTuple):
     # when
     start_ps: int
     end_ps: int
+
+    def without(self, request: ServedRequest) -> Self:
+        """The same operation, without the result of one request."""
+        kept = [place for place, row in enumerate(self.rows) if row is not request]
+        return self._replace(
+            rows=[self.rows[place] for place in kept],
+            results=[self.results[place] for place in kept],
+            num_ending=sum(place >= len(self.rows) - self.num_ending for place in kept),
+            chunks=[row for row in self.chunks if row is not request],
+        )
 
 
 class Replica:
@@ -302,9 +312,9 @@ class Replica:
             self._memory.commit(request)
 
     def leave(self, request_id: str, at_ps: int) -> None:
-        """Drop a waiting or running request, in any state; its policy gets no outcome.
+        """Drop a waiting or running request, in any state; its policy gets no outcome, of the planned operation either.
 
-        To be called between `commit` and `plan`, for a replica that runs step by step.
+        For a replica that runs step by step.
 
         Raises:
             KeyError: it neither waits nor runs: it was rejected, has ended, or never arrived.
@@ -319,6 +329,8 @@ class Replica:
                 level, drafts, rows = self._kept
                 rows = [other for other in rows if other is not request]
                 self._kept = (level, drafts, rows) if rows else None
+            if self._going is not None:
+                self._going = self._going.without(request)
             batch.prefilling.pop(request, None)
             batch.ended(request)
         else:

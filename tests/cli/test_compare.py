@@ -442,6 +442,6 @@ ASKED = "is lossy, and --lossless was asked for"
 )
 def test_lossy_ones_are_refused_before_a_run_or_at_their_first_lossy_step(trace, tmp_path, name, begins, told):
     (tmp_path / "mine.py").write_text(MINE)
-    line = refused("compare", "--trace", trace, "--lossless", "--policy", "plain", "--policy", name)
+    line = refused("compare", "--trace", trace, "--lossless", "--policy", name)
     assert line.startswith(begins)
     assert told in line

@@ -27,7 +27,8 @@ def compare(trace, *args):
     ("option", "value", "told"),
     [
         ("--batch", "99999999999999999999", "--batch"),
-        ("--seeds", "10000000000", "--seeds"),
+        ("--seeds", "10000000000", "'--seeds': Input should be less than or equal to 1000, got '10000000000'"),
+        ("--seed", "two", "'--seed': Input should be a valid integer, unable to parse string as an integer, got 'two'"),
         ("--decide-seconds", "-1", "--decide-seconds"),
         ("--decide-seconds", "inf", "--decide-seconds must be in [0, 1e+09], got inf"),
         ("--decide-seconds", "1e308", "--decide-seconds must be in [0, 1e+09], got 1e+308"),

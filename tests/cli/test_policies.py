@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from itertools import chain
+from pathlib import Path
 
 import pytest
 from paceline.policies.by_name import own_policies
@@ -77,6 +79,21 @@ def test_a_policy_that_breaks_the_contract(refusal, body, step, told):
     assert (", step " in line) == (step is not None)
     assert step is None or f", step {step}" in line
     assert told in line
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows"), [((), "policies"), (("--workload", "poisson:rate=9,requests=4", "--cluster", "h100"), "rows")]
+)
+def test_a_policy_that_breaks_in_the_middle_loses_no_other_row(mine, asked, rows):
+    broken = mine(decide="if seen.request_id.endswith('2'): raise RuntimeError('oh')")
+    policies = ("draft:4/target", broken, "mid:4/target")
+    ran = paceline("compare", *asked, *chain(*(("--policy", name) for name in policies)), "--json", "out.json")
+    text = Path("out.json").read_text()
+    told = json.loads(text)
+    assert (ran.code, {row["policy"] for row in told[rows]} - {"plain"}) == (2, {"draft:4/target", "mid:4/target"})
+    assert ran.err.startswith(f"paceline: error: policy {broken}, request ")
+    error = ran.err.removeprefix("paceline: error: ").strip()
+    assert f"{broken} is left out: {error}" in text
 
 
 @pytest.mark.parametrize(

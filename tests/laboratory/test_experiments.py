@@ -135,7 +135,7 @@ def test_all_are_kept_but_the_one_that_fails(known, tmp_path):
         (("sideways",), "No such command 'sideways'."),
         (("works", "--figure", "works.gif"), "--figure must end in .svg, .png or .pdf, got 'works.gif'"),
         (("works", "--figure", "nowhere/works.svg"), "nowhere/works.svg: no folder nowhere"),
-        (("works", "--limit", "0"), "Invalid value for '--limit': Input should be greater than or equal to 1"),
+        (("works", "--limit", "0"), "Invalid value for '--limit': Input should be greater than or equal to 1, got '0'"),
         (("works", "--json", "nowhere/works.json"), "nowhere/works.json: no folder nowhere"),
         (("works", "--figure", "a.svg", "--json", "./a.svg"), "--json must be a file of its own, got 'a.svg'"),
         (("all", "--figures", "f", "--page", "p", "--json", "p"), "--json must be a file of its own, got 'p'"),

@@ -23,12 +23,14 @@ from paceline.reports.summary import summarise_run
 from paceline.runtime.distances import Distances, Judgement, NonFiniteLogitsError, OpDistances
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.recording.views import view
 from paceline.runtime.state import CacheDesyncError
 from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.by_name import make_cost
 from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.contexts.columns import UNITS
 from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Sampling
 
@@ -125,6 +127,14 @@ def test_distances_read_like_a_tuple_and_those_left_are_worked_out_by_the_first_
     assert tuple(second) == values[:1]
     with pytest.raises(IndexError):
         second[1]
+
+
+def test_the_distance_of_members_of_two_widths_is_that_of_the_wider_one_as_a_recording_has_it():
+    logits = torch.tensor(np.random.default_rng(0).normal(size=(2, 4000, 8)))
+    theirs, verifier = logits[0].float(), logits[1]
+    recorded = view([theirs, verifier], sampling=GREEDY, noise=None).tvd[0]
+    op = OpDistances(verifier, [Judgement(0, list(theirs), [False] * len(theirs))])
+    assert op.of(0) == UNITS.round(recorded).tolist()
 
 
 # -- what breaks one request

@@ -15,8 +15,10 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.options import declared
 from paceline.decoding.results import Failed
+from paceline.decoding.steps import Draft
 from paceline.observing.load_generator import acceptance_between, counters
 from paceline.observing.server import Endpoint
+from paceline.policies.fixed import Chain
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
@@ -213,6 +215,20 @@ def test_what_cannot_be_honoured_is_refused_by_name(client, fields, status, para
     assert param in found.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"n": []}, "n: Input should be a valid integer, got []"),
+        ({"stop": [""]}, "stop: must hold no empty text and no U+FFFD, got ['']"),
+        ({"stop": ["a"] * 100}, f"stop: must hold at most 16 texts, got {str(['a'] * 100)[:57]}..."),
+        ({"logit_bias": {"5": 1}}, "logit_bias is not supported here, got {'5': 1}"),
+        ({"stream_options": {}}, "stream_options goes with stream: true, got {}"),
+    ],
+)
+def test_a_refusal_names_a_value_of_any_kind(client, fields, told):
+    assert client.complete("a", **fields).error["message"] == told
+
+
 BODIES = [b"", b"{", b"[]", b"null", b'{"model": "pico", "prompt": "\xff\xfe"}', b"[" * 100_000, b'{"a":' * 50_000]
 
 
@@ -380,8 +396,9 @@ def test_a_policy_that_breaks_fails_its_requests_and_the_server_lives(models, tm
 
 
 def test_a_draft_whose_check_failed_counts_as_none(models, monkeypatch):
-    """Nobody knows what the target would have accepted of it."""
-    verify = TorchWorld.verify
+    """Nobody knows what the target would have accepted of it, so its policy learns nothing of it either."""
+    verify, learned = TorchWorld.verify, []
+    monkeypatch.setattr(Chain, "learn", lambda _, outcome: learned.append(type(outcome.step)))
 
     def broken(world, level, items, chunks=()):
         ran = verify(world, level, items, chunks)
@@ -392,8 +409,9 @@ def test_a_draft_whose_check_failed_counts_as_none(models, monkeypatch):
 
     with serving(models, policies=["draft:4/target"]) as client:
         monkeypatch.setattr(TorchWorld, "verify", broken)
+        learned.clear()
         answer = client.complete("Once")
-        assert (answer.status, "lost" in answer.error["message"]) == (500, True)
+        assert (answer.status, "lost" in answer.error["message"], learned) == (500, True, [Draft])
         page = client.get("/metrics").text
     assert 'vllm:spec_decode_num_draft_tokens_total{model_name="pico"} 0' in page
 

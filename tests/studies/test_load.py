@@ -293,7 +293,7 @@ def test_who_rejects_requests_that_another_serves_is_not_best_by_the_times_of_th
     less_best = found.to_json()["rows"][0]["less_best"]
     assert "in_system_s" not in less_best
     assert "output_tokens_per_s" in less_best
-    promised = compare_under_load(None, ["draft:2/target", "plain"], **too_long, slo={"e2e": 1e6})
+    promised = compare_under_load(None, ["draft:2/target", "plain"], **too_long, slo={"e2e": "1000000s"})
     assert promised.best[0].policy == "plain"  # a rejected request has missed its promise
 
 

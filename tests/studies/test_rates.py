@@ -224,12 +224,17 @@ def test_what_is_not_told_apart_is_said():
             "p99_ttft < 0.001 holds at no rate under plain: at 0.00391 arrivals/s, the low",
         ),
         (
+            {"limits": "p99_ttft < 100s", "workload": "poisson:seconds=20"},
+            "`workload` must give a number of requests too: at 16 arrivals/s its seconds hold 320, more than 100",
+        ),
+        (
             {"limits": "p99_ttft < 100s"},
             "p99_ttft < 100 holds at every rate under plain: at .* all 40 requests come as",
         ),
     ],
 )
-def test_what_will_not_do_is_one_line(given, said, cost):
+def test_what_will_not_do_is_one_line(given, said, cost, monkeypatch):
+    monkeypatch.setattr("paceline.studies.rates.MOST_DRAWN", 100)
     with pytest.raises(ValueError, match=said) as error:
         paceline.find_rates(None, "plain", **{**ASKED, "cost": cost, **given})
     assert "\n" not in str(error.value)

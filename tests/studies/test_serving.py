@@ -67,7 +67,7 @@ def test_policies_meet_the_same_requests_and_the_same_luck():
 
 def test_a_run_is_what_its_folder_says(tmp_path, mine):
     found = paceline.simulate(LOAD, "draft:4/target", cluster=mine, out=tmp_path / "run", slo={"ttft": 1, "tpot": 0.1})
-    again = paceline.metrics(tmp_path / "run", slo={"ttft": 1, "tpot": 0.1})
+    again = paceline.metrics(tmp_path / "run", slo={"ttft": "1s", "tpot": "100ms"})
     told, retold = found.to_json(), again.to_json()
     # What the cost leaves open is of the run that was served again; a folder holds one.
     assert told["rows"][0].pop("range")
@@ -125,6 +125,7 @@ def test_an_interrupt_leaves_what_was_simulated(tmp_path):
         ({"slo": {"chat": {"ttl": 1.0}}}, "`slo` must name one of ttft, tpot, e2e, queue, got 'chat:ttl'"),
         ({"slo": {"chat": {"ttft": 0}}}, "`slo` chat:ttft must be > 0 and finite, got 0"),
         ({"slo": {"chat": {"ttft": 1.0}}}, "`slo` must name a class of the requests (none), got 'chat'"),
+        ({"slo": {"ttft": 200}}, "`slo` ttft must say its unit above 10: 200ms or 200s, got 200"),
         ({"extrapolate": True}, "`extrapolate` goes with `cost`"),
         ({"scale": {"no": 2.0}}, "`scale` must name a model"),
         ({"seeds": 3}, "no keyword `seeds`"),

@@ -215,6 +215,11 @@ def test_a_grid_that_will_not_do_is_refused_before_anything_is_played(folder, ol
         ("seeds = [0]", "[options]\nslo = {ttft = -1}", "wrong.toml: options.slo ttft must be > 0 and finite, got -1"),
         (
             "seeds = [0]",
+            "[options]\nslo = {ttft = 200}",
+            "wrong.toml: options.slo ttft must say its unit above 10: 200ms or 200s, got 200",
+        ),
+        (
+            "seeds = [0]",
             "[options]\nslo = {a = {ttft = 1}}",
             "wrong.toml: options.slo must name a class of the requests",
         ),

@@ -86,10 +86,13 @@ class Reading:
         rule = "must be >= 1 (with `zero_tokens` such requests are dropped, or served with one token)"
         raise self.error(line, names[bool(prompt)], rule, 0)
 
-    def time(self, line: int, field: str, found: int | None, value: object, *, most_ps: int) -> int:
-        """Check a time or a wait: `found` picoseconds, 0 to `most_ps`; None if `value` is no time."""
+    def time(self, line: int, field: str, found: int | None, value: object, *, most_ps: int, instead: str = "") -> int:
+        """Check a time or a wait: `found` picoseconds, 0 to `most_ps`; None if `value` is no time.
+
+        `instead` says what to do where it is of a clock.
+        """
         if found is None or not 0 <= found <= most_ps:
-            raise self.error(line, field, f"must be a time in [0, {most_ps // PS_PER_S:,}] s", value)
+            raise self.error(line, field, f"must be a time in [0, {most_ps // PS_PER_S:,}] s{instead}", value)
         return found
 
 
@@ -303,7 +306,10 @@ class Row(Fields):
             found = ps_of_decimal(value, unit_ps=unit_ps)
             if found is not None and 0 <= found <= most_ps:
                 return found
-        return self.reading.time(self.line, f"{self.prefix}{field}", found, _shown(value), most_ps=most_ps)
+        columns = suggested_columns(self.values) if self.line == 1 and not self.prefix else ""
+        instead = f" from the start{columns}" if columns else ""
+        named = f"{self.prefix}{field}"
+        return self.reading.time(self.line, named, found, _shown(value), most_ps=most_ps, instead=instead)
 
 
 def rows_of(reading: Reading) -> Iterator[Row]:
