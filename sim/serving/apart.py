@@ -196,11 +196,8 @@ class DecodeReplica(Replica):
             if not self._in_cycle:
                 self._join()
             end_ps = super().plan(now_ps)
-            if end_ps is not None:
+            if end_ps is not None or not self._received:
                 return end_ps
-            if not self._received:
-                self.books.note_state(now_ps)  # of blocks held for handovers
-                return None
 
     def _join(self) -> None:
         """Requests whose keys and values have arrived join the batch."""

@@ -167,6 +167,17 @@ def test_blocks_of_a_prompt_are_held_until_it_has_been_sent():
     assert run.times()["b"][0] == (first + 45) * MICROSECOND
 
 
+def test_a_prefill_without_blocks_waits_and_does_not_run():
+    """The last chunk of one lacks the block that the other's prompt holds until it has been sent; nothing else runs."""
+    tight = limits_of(target_only(), token_budget=10, num_blocks=7, prefix_cache=False)
+    whole, slow = replace(tight, admission=Admission.whole_prompt), replace(SLOW, bytes_per_s=1e3)
+    arrivals = [Arrival("a", 0, 3, 2), Arrival("b", 0, 24, 2)]
+    log = apart(arrivals, target_only(), given_limits=whole, transfer=slow).go().log
+    ((lost_ps,), series) = log.preemptions["at_ps"].tolist(), log.series
+    held = (series["replica"] == 0) & (series["at_ps"] <= lost_ps)
+    assert [series[name][held][-1] for name in ("running", "waiting")] == [0, 1]
+
+
 def test_a_decoder_without_room_lets_requests_wait():
     """Blocks for one text: the second is sent when the first has ended, and its prompt is held meanwhile."""
     arrivals = [Arrival("a", 0, 20, 6), Arrival("b", 0, 20, 6)]
