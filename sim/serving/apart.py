@@ -210,6 +210,7 @@ class DecodeReplica(Replica):
             self._asked.enter(session)
             self._asked.make_ready(session)
             self._asked.load.num_waiting -= 1
+        self._asked.load.free_kv_share = self._memory.free_share  # without blocks of requests that are sent
 
     def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         self._in_cycle = True

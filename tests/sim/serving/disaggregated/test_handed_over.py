@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.decoding.legal_steps import Policy
+from paceline.decoding.steps import Verify
 from paceline.reports.serving import transfer_metrics
 from paceline.runs.serving import total_ps
 from paceline.sim.serving.apart import Link
@@ -165,6 +167,25 @@ def test_blocks_of_a_prompt_are_held_until_it_has_been_sent():
     first = 40 + 1 + 60
     assert run.times()["a"][1] == first * MICROSECOND
     assert run.times()["b"][0] == (first + 45) * MICROSECOND
+
+
+class SeesRoom(Policy):
+    """The target alone; notes the free share of memory at each decision."""
+
+    def __init__(self, shares):
+        self.shares = shares
+
+    def decide(self, seen):
+        self.shares.append(seen.load.free_kv_share)
+        return Verify("target")
+
+
+def test_policies_see_the_blocks_of_requests_that_are_still_sent_as_taken():
+    """Of the requests by hand, 6 blocks of 4 each: the first decodes alone while the second crosses the link."""
+    shares = []
+    arrivals, given = [Arrival("a", 0, 20, 3), Arrival("b", 0, 20, 3)], limits_of(target_only(), num_blocks=100)
+    apart(arrivals, target_only(), lambda: SeesRoom(shares), given).go()
+    assert shares == [0.88, 0.88, 0.88, 0.94]
 
 
 def test_a_prefill_without_blocks_waits_and_does_not_run():
