@@ -15,6 +15,7 @@ from typing import Any
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
 from ..decoding.steps import PolicyError
+from ..policies.about import runs_target_alone
 from ..policies.chain_text import BASELINE, chains_in
 from ..reports.intervals import ONE_SEED
 from ..reports.load import AtRate, LoadComparison
@@ -36,7 +37,7 @@ from ..traces.workloads import Workload, WorkloadOptions, with_options
 from ..traces.workloads.arrival import Arrival, WorkloadAbout
 from ..traces.workloads.drawn_arrivals import is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
-from .compare import MOST_CELLS, raise_broken
+from .compare import MOST_CELLS, built, raise_broken
 from .options import UnderLoadOptions, checked, takes
 from .serving import (
     BrokenWorkloadError,
@@ -47,6 +48,7 @@ from .serving import (
     measured_run,
     notes_on,
     policies_kept,
+    policies_of,
     serving_run,
     serving_setting,
     shares_of,
@@ -529,10 +531,13 @@ class LoadRuns:
         log = self._run(policy, workload, self._tables(seed), rate, seed)
         if log.meta.stopped == INTERRUPTED:
             return None
-        # Requests, drafts and, among several replicas, routes are drawn.
-        cluster, drafted = self.setting.cluster, any(level.judged for level in log.meta.levels)
+        # Requests, drafts and, among several replicas, routes are drawn. A policy that drafts nothing for the requests
+        # of this seed may draft for others.
+        cluster, lossless = self.setting.cluster, self.setting.replay.lossless
+        made = (built(self.first, one, lossless=lossless) for one in policies_of(self.setting, policy))
+        drafts = not all(map(runs_target_alone, made))
         routed = len(cluster.replicas) > 1 and cluster.router.maker is not RoundRobin
-        chance = workload.about.drawn or drafted or routed
+        chance = workload.about.drawn or drafts or routed
         self.has_chance |= chance
         found = measured_run(log, f"{policy.name}{at}, seed {seed}", self.setting.promised)
         # A log names the policies of all replicas; here runs differ in that of the replicas without their own.

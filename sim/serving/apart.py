@@ -196,11 +196,8 @@ class DecodeReplica(Replica):
             if not self._in_cycle:
                 self._join()
             end_ps = super().plan(now_ps)
-            if end_ps is not None:
+            if end_ps is not None or not self._received:
                 return end_ps
-            if not self._received:
-                self.books.note_state(now_ps)  # of blocks held for handovers
-                return None
 
     def _join(self) -> None:
         """Requests whose keys and values have arrived join the batch."""
@@ -213,6 +210,7 @@ class DecodeReplica(Replica):
             self._asked.enter(session)
             self._asked.make_ready(session)
             self._asked.load.num_waiting -= 1
+        self._asked.load.free_kv_share = self._memory.free_share  # without blocks of requests that are sent
 
     def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         self._in_cycle = True

@@ -53,7 +53,7 @@ class PlacedReplica:
     role: Role = Role.both  # its part of requests
 
     def running(self, names: Container[str] | None) -> "PlacedReplica":
-        """The same replica where only these members, the target included, take memory; None: all.
+        """The same replica where only these members, the target included, take memory and have limits; None: all.
 
         One that prefills for others has no policy, and is unchanged.
         """
@@ -65,7 +65,8 @@ class PlacedReplica:
             offloaded = {name: part for name, part in offload.members.items() if name in names}
             offload = replace(offload, members=offloaded) if offloaded else None
         kv = {member.name: member.kv for device in memory for member in device.members}
-        return replace(self, memory=memory, limits=replace(self.limits, kv=kv, offload=offload))
+        most = {name: most for name, most in self.limits.max_model_len.items() if name in names}
+        return replace(self, memory=memory, limits=replace(self.limits, kv=kv, offload=offload, max_model_len=most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

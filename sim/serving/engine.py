@@ -223,7 +223,7 @@ class Replica:
                     going = self._step(rows, now_ps, start_ps)
                     break
                 going = self._below(level, drafts, rows, now_ps, start_ps)
-            if scheduler.has_moved and going is not None:
+            if scheduler.has_moved:  # also where nothing runs: the last request may have lost its blocks
                 scheduler.has_moved = False
                 self.books.note_state(now_ps)
             # After the end of a request, or tokens that others waited for, others may arrive.

@@ -250,25 +250,26 @@ class Sessions:
 
     def __init__(self) -> None:
         self.took: list[tuple[int, int]] = []
-        # Of a request to come: its session as [arrival of the first, requests that have not ended, requests].
+        # Of a request to come: its session as [arrival of the first, requests that have not ended, requests, latest
+        # end]. A replica that runs later than others tells an earlier end after a later one.
         self._of: dict[str, list[int]] = {}
 
     def follow(self, arrival: Arrival, following: Sequence[Arrival]) -> None:
         """Requests of the session of `arrival`, which has not ended, are to come."""
-        session = self._of.setdefault(arrival.request_id, [arrival.arrives_ps, 1, 1])
+        session = self._of.setdefault(arrival.request_id, [arrival.arrives_ps, 1, 1, 0])
         for one in following:
             if not one.begins:
                 self._of[one.request_id] = session
-                session[1:] = session[1] + 1, session[2] + 1
+                session[1:3] = session[1] + 1, session[2] + 1
 
     def end(self, arrival: Arrival, at_ps: int) -> None:
         """A request has ended; what follows it is known."""
         session = self._of.pop(arrival.request_id, None)
         if session is None:
             return
-        session[1] -= 1
+        session[1], session[3] = session[1] - 1, max(session[3], at_ps)
         if not session[1] and session[2] > 1:
-            self.took.append((session[0], at_ps))
+            self.took.append((session[0], session[3]))
 
 
 class Arrivals:

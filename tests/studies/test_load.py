@@ -267,6 +267,17 @@ def test_a_run_too_short_for_steady_load_is_named():
     assert not any(told in one for one in closed.tables()[0].remarks)
 
 
+def test_a_policy_that_drafts_nothing_at_the_first_seed_is_run_at_all_the_same(tmp_path):
+    """Requests without a tag stand for others at each seed, and some policies draft for few of these."""
+    load, policy = tmp_path / "load.jsonl", "per-tag,default=plain,math=draft:4/target"
+    load.write_text('{"arrives_s": 0.0, "prompt_tokens": 20, "output_tokens": 9}\n')
+    (at_rate,) = compare_under_load(None, [policy, "plain"], workload=load, cluster="h100", seeds=5).rates
+    by_tag, alone = at_rate.rows
+    drafted = [run.meta.levels[-1].judged > 0 for run in by_tag.runs]
+    assert (len(drafted), drafted[0], any(drafted)) == (5, False, True)
+    assert len(alone.runs) == 1
+
+
 @pytest.fixture(scope="module")
 def too_long(tmp_path_factory):
     """Every other request is longer than the draft's memory, not than the target's."""

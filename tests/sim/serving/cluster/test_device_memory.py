@@ -219,8 +219,13 @@ def test_a_submodel_keeps_the_weights_of_a_model_that_never_runs():
 
 def test_the_policy_of_a_table_says_which_members_lie_on_it(tmp_path):
     path = tmp_path / "c.toml"
-    path.write_text('[[replicas]]\ndevice = "h100"\npolicy = "target"\n')
-    assert list(open_cluster(path, llamas()).replicas[0].limits.kv) == ["target"]
+    path.write_text('[[replicas]]\ndevice = "h100"\nmax_model_len = 8192\nmembers.draft = { max_model_len = 2048 }\n')
+    drafting = open_cluster(path, llamas()).replicas[0].limits
+    assert drafting.max_model_len == {"draft": 2048, "target": 8192}
+    path.write_text(path.read_text() + 'policy = "target"\n')
+    alone = open_cluster(path, llamas()).replicas[0].limits
+    assert list(alone.kv) == ["target"]
+    assert alone.max_model_len == {"target": 8192}  # one that never runs rejects no request
 
 
 def test_the_reserve_of_an_engines_log_in_place_of_the_default():

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.decoding.legal_steps import Policy
+from paceline.decoding.steps import Verify
 from paceline.reports.serving import transfer_metrics
 from paceline.runs.serving import total_ps
 from paceline.sim.serving.apart import Link
@@ -165,6 +167,36 @@ def test_blocks_of_a_prompt_are_held_until_it_has_been_sent():
     first = 40 + 1 + 60
     assert run.times()["a"][1] == first * MICROSECOND
     assert run.times()["b"][0] == (first + 45) * MICROSECOND
+
+
+class SeesRoom(Policy):
+    """The target alone; notes the free share of memory at each decision."""
+
+    def __init__(self, shares):
+        self.shares = shares
+
+    def decide(self, seen):
+        self.shares.append(seen.load.free_kv_share)
+        return Verify("target")
+
+
+def test_policies_see_the_blocks_of_requests_that_are_still_sent_as_taken():
+    """Of the requests by hand, 6 blocks of 4 each: the first decodes alone while the second crosses the link."""
+    shares = []
+    arrivals, given = [Arrival("a", 0, 20, 3), Arrival("b", 0, 20, 3)], limits_of(target_only(), num_blocks=100)
+    apart(arrivals, target_only(), lambda: SeesRoom(shares), given).go()
+    assert shares == [0.88, 0.88, 0.88, 0.94]
+
+
+def test_a_prefill_without_blocks_waits_and_does_not_run():
+    """The last chunk of one lacks the block that the other's prompt holds until it has been sent; nothing else runs."""
+    tight = limits_of(target_only(), token_budget=10, num_blocks=7, prefix_cache=False)
+    whole, slow = replace(tight, admission=Admission.whole_prompt), replace(SLOW, bytes_per_s=1e3)
+    arrivals = [Arrival("a", 0, 3, 2), Arrival("b", 0, 24, 2)]
+    log = apart(arrivals, target_only(), given_limits=whole, transfer=slow).go().log
+    ((lost_ps,), series) = log.preemptions["at_ps"].tolist(), log.series
+    held = (series["replica"] == 0) & (series["at_ps"] <= lost_ps)
+    assert [series[name][held][-1] for name in ("running", "waiting")] == [0, 1]
 
 
 def test_a_decoder_without_room_lets_requests_wait():

@@ -1,5 +1,6 @@
 """Sessions as graphs: cycles that are added up equal steps, with and without prefix caches."""
 
+from dataclasses import replace
 from itertools import count
 
 from hypothesis import Phase, given, settings
@@ -73,6 +74,18 @@ def test_a_request_that_waits_for_what_a_commit_writes_comes_when_it_is_there():
     times, arrived = run.times(), run.log.requests["arrived_at_ps"].tolist()
     assert 0 == arrived[0] < times["a"][1] < arrived[1] < times["a"][2]
     assert arrived[1] < times["b"][1] < arrived[2] < times["b"][2]
+
+
+def test_a_session_ends_with_the_last_of_its_requests_wherever_that_was_served():
+    """The longer of two branches, on a replica that nobody waits for and that tells its end first."""
+    turns = [
+        Turn(request_id=name, wait_ps=0, prompt_tokens=16, output_tokens=count, new_blocks=())
+        for name, count in (("a", 4), ("b", 60), ("c", 5))
+    ]
+    graph = SessionGraph(nodes=(Node(turn=turns[0]), *(Node(turn=turn, waits=(Waits(0, 0),)) for turn in turns[1:])))
+    alone = replace(turns[0], request_id="d")
+    run = check(Begun([(0, graph), (10**12, SessionGraph(nodes=(Node(turn=alone),)))]), target_only(), num_replicas=3)
+    assert run.log.meta.sessions_ps == (run.times()["b"][2],)
 
 
 # No shrinking: a case takes long, and what differs is told by its first difference.
