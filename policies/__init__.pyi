@@ -20,6 +20,7 @@ from ..decoding.rules import RefusalAbove as RefusalAbove
 from ..decoding.rules import Rule as Rule
 from ..decoding.rules import Signal as Signal
 from ..decoding.rules import Stop as Stop
+from ..decoding.rules import SurvivalBelow as SurvivalBelow
 from ..decoding.rules import Typical as Typical
 from ..decoding.rules import Vouched as Vouched
 from ..decoding.seen import Observation as Observation
