@@ -356,7 +356,7 @@ class PairAgreement:
         num_members: L.
         constants: of the policy.
         similarity: what `rates` are made of: "simscore", "argmax" (the rate of equal or accepted tokens), or "auto":
-            SimScore as long as tokens are few and it predicts acceptance (sampling), else equal tokens (greedy).
+            SimScore as long as it predicts acceptance (sampling), else equal tokens (greedy).
         eased: whether rates of all tags are moved by how hard the text of a tag is.
     """
 
@@ -409,15 +409,14 @@ class PairAgreement:
         """Whether `rates` are SimScores."""
         if self._similarity != "auto":
             return self._similarity == "simscore"
-        least = self._constants.simscore_tokens
-        return self.reads_distances and self._compared.tokens >= least and self._compared.alike
+        return self._compared.tokens >= self._constants.simscore_tokens and self._compared.alike
 
     @property
     def reads_distances(self) -> bool:
         """Whether SimScores of further tokens may matter: real models compute a distance where it is read."""
         if self._similarity != "auto":
             return self._similarity == "simscore"
-        return self._compared.tokens < self._constants.simscore_most
+        return self._compared.tokens < self._constants.simscore_trial or self._compared.alike
 
     def fade(self) -> None:
         """Halve the evidence against trying a pair again."""

@@ -30,7 +30,7 @@ class RouterConstants:
     pair_memory: float = 512.0  # tokens that a pair's agreement reaches back
     # tokens with a verdict and a SimScore before `similarity=auto` may use SimScore
     simscore_tokens: int = 64
-    simscore_most: int = 512  # such tokens from which on it reads no distance more and takes equal tokens
+    simscore_trial: int = 512  # such tokens from which on a SimScore that does not predict acceptance is read no more
     least_variance: float = 0.02  # of a verdict where rates are raised: a few may all be the same
     least_missed: float = 0.005  # least share of rejected tokens in raised rates
     tag_tokens: float = 16.0  # weight, in tokens, of a pair's rate of all tags in that of one

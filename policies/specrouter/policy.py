@@ -272,8 +272,7 @@ class SpecRouter:
             latest once twice as many tokens are pending.
         form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one. None:
             nested. Not with select=batch, which has its own.
-        similarity: "simscore", "argmax", or "auto", which takes the first while tokens are few and it says how many are
-            accepted.
+        similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
         select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
             "auto": by request while few run, by batch from four on.
         stop: "confidence": windows end where the next token does not pay; "window": as the search finds them.

@@ -555,11 +555,12 @@ def test_simscore_is_used_as_long_as_it_predicts_acceptance():
     assert greedy.rates("a")[0, 1] > 0.95
     assert sampling.uses_simscore
     assert sampling.rates("a")[0, 1] == pytest.approx(0.6, abs=0.03)
-    assert sampling.reads_distances
-    for _ in range(CONSTANTS.simscore_most - 500):
+    assert greedy.reads_distances
+    for _ in range(CONSTANTS.simscore_trial - 500):
+        greedy.note("a", 0, 1, kept=True, similar=0.5)
         sampling.note("a", 0, 1, kept=True, similar=1.0)
-    assert not sampling.uses_simscore
-    assert not sampling.reads_distances
+    assert not greedy.reads_distances
+    assert sampling.reads_distances
     assert not PairAgreement(2, similarity="argmax").reads_distances
     assert PairAgreement(2, similarity="simscore").reads_distances
 
