@@ -16,7 +16,7 @@ def settings(
         list[str],
         typer.Option(
             metavar="KIND[=PATH]",
-            help="model=PATH, eagle=PATH, eagle3=PATH, mtp, mtp=PATH, ngram, ngram=LONGEST_MATCH or suffix.",
+            help="model=PATH, eagle=PATH, eagle3=PATH, mtp, mtp=PATH, ngram, ngram=[SHORTEST..]LONGEST or suffix.",
         ),
     ],
     schedule: Annotated[

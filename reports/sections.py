@@ -4,7 +4,8 @@ Requests of a run share its queue, so an interval over single requests would be 
 almost independent. The figure of all requests is the middle of the interval of logarithms; the spread of the fifths
 around it, by Student's t, is its width (sectioning: Asmussen & Glynn 2007, Stochastic Simulation, III.5). Figures
 themselves are skewed: at 70% load, 74 of 100 intervals of them held the mean p95 of 100 requests in a queue, and 88 of
-logarithms; near saturation, where the parts share one busy time, 68 and 80.
+logarithms; near saturation, where the parts share one busy time, 68 and 80. Beyond it times grow through the run, and
+the spread is that growth: a mean TTFT of 0.57 s had 1.1 s of half width, where seeds gave a deviation of 0.02 s.
 """
 
 from math import exp, isfinite

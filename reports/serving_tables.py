@@ -26,8 +26,8 @@ LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s",
 SESSION = {"session": "session_s"}  # of runs that have sessions
 PARTS = ("mean", "p50", "p90", "p95", "p99")
 IN_SECTIONS = (
-    "±: 95% interval over five parts of the requests, in order of arrival; near saturation it is too narrow, and other "
-    "seeds say more"
+    "±: half of a 95% interval over five parts of the requests, in order of arrival; near saturation it is too narrow, "
+    "and far too wide where times grow through the run; other seeds say more"
 )
 # Figures that have a range where the cost has one, by flat name.
 RANGED = (

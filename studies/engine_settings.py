@@ -18,6 +18,7 @@ from .options import SettingsOptions, checked, takes
 
 MODEL, EAGLE, EAGLE3, MTP, NGRAM, SUFFIX = KINDS = ("model", "eagle", "eagle3", "mtp", "ngram", "suffix")
 NEED_PATH = (MODEL, EAGLE, EAGLE3)
+_MATCH = re.compile("[1-9][0-9]{0,3}")
 _PAIR = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){1,3})((?:rc|a|b|\.?post|\.?dev)[0-9]+)?")
 
@@ -29,9 +30,12 @@ class EngineDrafter:
     kind: str  # of KINDS
     model: str | None = None  # path or name of its weights; None: it has none, or they are the target's
     longest_match: int | None = None  # tokens that an n-gram drafter looks up at most; None: the engine's default
+    shortest_match: int = 1  # and at least, beside `longest_match`
 
     def __str__(self) -> str:
         value = self.model if self.model is not None else self.longest_match
+        if self.shortest_match > 1:
+            value = f"{self.shortest_match}..{value}"
         return self.kind if value is None else f"{self.kind}={value}"
 
 
@@ -86,6 +90,7 @@ class EngineRules:
     fixed: Mapping[str, str]  # kinds for which K cannot follow the running requests, and why
     trees: tuple[str, ...] = ()  # kinds that draft trees
     longest_match: bool  # whether the longest match of an n-gram drafter can be set
+    shortest_match: bool = False  # whether the shortest can
     mtp_weights: bool  # whether MTP layers may have weights of their own
     alone: bool = False  # whether it takes one request at a time
     write: Callable[[Decision, str | None], Pasted]  # with the engine's name of the drafter; None: no speculation
@@ -151,7 +156,7 @@ def settings(
 
     Args:
         engine: vllm, sglang, trtllm, llamacpp or transformers.
-        drafter: `model=PATH`, `eagle=PATH`, `eagle3=PATH`, `mtp`, `mtp=PATH`, `ngram`, `ngram=LONGEST_MATCH` or
+        drafter: `model=PATH`, `eagle=PATH`, `eagle3=PATH`, `mtp`, `mtp=PATH`, `ngram`, `ngram=[SHORTEST..]LONGEST` or
             `suffix`; several, the smallest first, are a chain, which no engine runs.
         schedule: tokens that are drafted by running requests, as "1:5,8:3,32:0" or {1: 5, 8: 3, 32: 0}: 5 from one
             request on, 3 from eight on, none from 32 on.
@@ -209,9 +214,13 @@ def engine_drafter(text: str, argument: str = "drafter") -> EngineDrafter:
         raise ArgumentError(f"`{argument}` must be of printable characters, got {text!r}")
     if kind != NGRAM:
         return EngineDrafter(kind=kind, model=value or None)
-    if value and not (value.isascii() and value.isdecimal() and 1 <= len(value) <= 4 and int(value) >= 1):
-        raise ArgumentError(f"`{argument}` must read ngram=LONGEST_MATCH, a whole number in [1, 9999], got {text!r}")
-    return EngineDrafter(kind=kind, longest_match=int(value) if value else None)
+    if not value:
+        return EngineDrafter(kind=kind)
+    shortest, _, longest = value.rpartition("..")
+    if not (_MATCH.fullmatch(shortest or "1") and _MATCH.fullmatch(longest) and int(shortest or 1) <= int(longest)):
+        form = "ngram=[SHORTEST..]LONGEST, a match in tokens, 1 to 9999"
+        raise ArgumentError(f"`{argument}` must read {form}, got {text!r}")
+    return EngineDrafter(kind=kind, longest_match=int(longest), shortest_match=int(shortest or 1))
 
 
 def _schedule(given: str | Mapping[int, int]) -> tuple[tuple[int, int], ...]:
@@ -275,6 +284,8 @@ def _check_can(decision: Decision, engine: str, known: EngineRules, *, per_reque
             f"`drafter` must be ngram without a longest match in {engine}, which has none of this meaning, "
             f"got {decision.drafter}"
         )
+    if decision.drafter.shortest_match > 1 and not known.shortest_match:
+        raise ArgumentError(f"`drafter` must be ngram=LONGEST in {engine}, got {decision.drafter}")
     if kind == MTP and decision.drafter.model is not None and not known.mtp_weights:
         raise ArgumentError(
             f"`drafter` must be mtp alone in {engine}, whose MTP layers are the target's own, got {decision.drafter}"
@@ -358,7 +369,7 @@ def _vllm(decision: Decision, method: str | None) -> Pasted:
         config["model"] = drafter.model
     config["num_speculative_tokens"] = decision.most
     if drafter.longest_match is not None:
-        config |= {"prompt_lookup_max": drafter.longest_match, "prompt_lookup_min": 1}
+        config |= {"prompt_lookup_max": drafter.longest_match, "prompt_lookup_min": drafter.shortest_match}
     notes = []
     if len(decision.schedule) > 1:
         # The last range ends where it begins unless its end is known: vLLM continues with its K.
@@ -540,6 +551,7 @@ ENGINES: Mapping[str, EngineRules] = {
         names={MODEL: "draft_model", EAGLE: "eagle", EAGLE3: "eagle3", MTP: "mtp", NGRAM: "ngram", SUFFIX: "suffix"},
         fixed={SUFFIX: _ASSERTS},
         longest_match=True,
+        shortest_match=True,
         mtp_weights=True,
         write=_vllm,
     ),

@@ -289,8 +289,10 @@ def pasted(
     (engine, version), about = version_of(asked, setting), setting.recording.about
     lookup = about.lookups.get(drafter)
     # Without one an engine looks for matches of its own length: vLLM for 5 tokens, and none shorter.
-    longest = f"={lookup.max_match}" if lookup is not None and ENGINES[engine].longest_match else ""
-    weights = asked.weights or (f"model={drafter}" if lookup is None else f"ngram{longest}")
+    matched = f"={lookup.max_match}" if lookup is not None and ENGINES[engine].longest_match else ""
+    if lookup is not None and lookup.min_match > 1 and ENGINES[engine].shortest_match:
+        matched = f"={lookup.min_match}..{lookup.max_match}"
+    weights = asked.weights or (f"model={drafter}" if lookup is None else f"ngram{matched}")
     # A log may not name its drafter's kind, and a head is not a model of its own, recorded or by a given shape.
     models = setting.models or ()
     shapes = models if isinstance(models, Mapping) else dict(text.split("=", 1) for text in models if "=" in text)

@@ -13,7 +13,7 @@ from paceline.reports.intervals import enough_values, mean_interval
 from paceline.reports.load import GOODPUT, IN_SYSTEM, Best, best_at, in_words, less
 from paceline.reports.sections import latency_intervals
 from paceline.reports.serving import Promises, ServiceLevels, gap_percentiles, metrics_of
-from paceline.reports.serving_tables import MeasuredRun, SeedRow, what_was_asked
+from paceline.reports.serving_tables import IN_SECTIONS, MeasuredRun, SeedRow, what_was_asked
 from paceline.reports.summary import Spread
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import GAP_FIELDS, ServingAbout, total_gaps, total_ps
@@ -424,6 +424,11 @@ def test_intervals_of_one_run_hold_the_mean_over_runs():
             held[name] += found[name].low <= mean <= found[name].high
     assert min(held.values()) / runs > 0.84
     assert "tpot_s_mean" not in found  # of requests with one token
+    ps = np.arange(1, count + 1) * 10**12  # beyond saturation
+    columns = {**columns, "first_token_at_ps": ps, "ended_at_ps": ps}
+    found = latency_intervals(SimpleNamespace(requests=columns, finished=np.ones(count, np.bool_)))
+    assert found["ttft_s_mean"].half_width > found["ttft_s_mean"].mean
+    assert "far too wide where times grow through the run" in IN_SECTIONS
 
 
 def test_few_requests_have_no_interval_of_their_own():

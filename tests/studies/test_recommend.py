@@ -280,6 +280,11 @@ def test_an_imported_log_names_its_engine():
         assert refusal is None
         assert str(setting.decision.drafter) == drafter  # the longest match that was replayed, where an engine has one
         assert "replayed: what follows the last match of 1 to 3 tokens" in setting.pasted.notes[-1]
+    vllms = recording.meta.ngram.model_copy(update={"min_match": 5, "max_match": 5, "occurrence": "first"})
+    own = replace(asked, paste_into="vllm")
+    alike = replace(recording, meta=recording.meta.model_copy(update={"ngram": vllms}))
+    setting, _ = recommending.pasted({1: 4}, own, setting_of(alike, own), "ngram", split=1)
+    assert '"prompt_lookup_max": 5, "prompt_lookup_min": 5' in setting.pasted.command  # and no shorter match
     own = replace(asked, weights="ngram=7")
     given, _ = recommending.pasted({1: 4}, own, setting_of(recording, own), "ngram", split=1)
     assert str(given.decision.drafter) == "ngram=7"
