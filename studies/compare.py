@@ -138,7 +138,8 @@ def run_policies(
                     kept.take(scenario, made, ran)
                     del made, ran  # both are long
             except (CostRangeError, PolicyError) as error:
-                if not keep if isinstance(error, PolicyError) else is_asked and not partial:
+                refusals = keep if isinstance(error, PolicyError) else partial or not is_asked
+                if not refusals:
                     raise
                 refused[policy.name] = error
             else:
