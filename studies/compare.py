@@ -138,8 +138,8 @@ def run_policies(
                     kept.take(scenario, made, ran)
                     del made, ran  # both are long
             except (CostRangeError, PolicyError) as error:
-                refusals = keep if isinstance(error, PolicyError) else partial or not is_asked
-                if not refusals:
+                allowed = keep if isinstance(error, PolicyError) else partial or not is_asked
+                if not allowed:
                     raise
                 refused[policy.name] = error
             else:

@@ -18,7 +18,7 @@ from .options import SettingsOptions, checked, takes
 
 MODEL, EAGLE, EAGLE3, MTP, NGRAM, SUFFIX = KINDS = ("model", "eagle", "eagle3", "mtp", "ngram", "suffix")
 NEED_PATH = (MODEL, EAGLE, EAGLE3)
-_MATCH = re.compile("[1-9][0-9]{0,3}")
+_MATCH = re.compile(r"(?:([1-9][0-9]{0,3})\.\.)?([1-9][0-9]{0,3})")
 _PAIR = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){1,3})((?:rc|a|b|\.?post|\.?dev)[0-9]+)?")
 
@@ -216,11 +216,12 @@ def engine_drafter(text: str, argument: str = "drafter") -> EngineDrafter:
         return EngineDrafter(kind=kind, model=value or None)
     if not value:
         return EngineDrafter(kind=kind)
-    shortest, _, longest = value.rpartition("..")
-    if not (_MATCH.fullmatch(shortest or "1") and _MATCH.fullmatch(longest) and int(shortest or 1) <= int(longest)):
+    found = _MATCH.fullmatch(value)
+    shortest, longest = (int(number or 1) for number in found.groups()) if found is not None else (1, 0)
+    if shortest > longest:
         form = "ngram=[SHORTEST..]LONGEST, a match in tokens, 1 to 9999"
         raise ArgumentError(f"`{argument}` must read {form}, got {text!r}")
-    return EngineDrafter(kind=kind, longest_match=int(longest), shortest_match=int(shortest or 1))
+    return EngineDrafter(kind=kind, longest_match=longest, shortest_match=shortest)
 
 
 def _schedule(given: str | Mapping[int, int]) -> tuple[tuple[int, int], ...]:

@@ -178,6 +178,12 @@ REFUSED = [
         {},
         "`drafter` must read ngram=[SHORTEST..]LONGEST, a match in tokens, 1 to 9999, got 'ngram=6..5'",
     ),
+    (
+        "vllm",
+        "ngram=..5",
+        {},
+        "`drafter` must read ngram=[SHORTEST..]LONGEST, a match in tokens, 1 to 9999, got 'ngram=..5'",
+    ),
     ("trtllm", "ngram=5..5", {}, "`drafter` must be ngram=LONGEST in trtllm, got ngram=5..5"),
     ("vllm", 5, {}, "`drafter` must be a text or several, got 5"),
     ("vllm", "ngram", {"schedule": 5}, "`schedule` must be a text or K by running requests, got 5"),
