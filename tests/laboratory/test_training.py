@@ -62,7 +62,15 @@ from paceline_laboratory.training.texts import (
     make_word_problem,
     write_prompts,
 )
-from paceline_laboratory.training.training import _top_cross_entropy, make_model, run_training, write_tensors
+from paceline_laboratory.training.training import (
+    MOMENTUM,
+    WEIGHT_DECAY,
+    Muon,
+    _top_cross_entropy,
+    make_model,
+    run_training,
+    write_tensors,
+)
 from paceline_laboratory.training.writing import ROOM, GrowingLayer, _attend, write_texts
 from safetensors.torch import load_file
 from transformers.cache_utils import DynamicLayer
@@ -196,6 +204,23 @@ def test_distillation_loss_is_least_for_the_teacher_itself():
 def test_a_recipe_that_does_not_fit_is_refused(change, complaint):
     with pytest.raises(ValueError, match=complaint):
         replace(TINY, **change)
+
+
+def test_muon_takes_the_steps_of_torchs_own_but_for_its_rounding():
+    def trained(make):
+        draw = torch.Generator().manual_seed(0)
+        matrices = [torch.nn.Parameter(torch.randn(*shape, generator=draw)) for shape in ((24, 8), (8, 24), (16, 16))]
+        optimizer = make(matrices)
+        optimizer.param_groups[0]["lr"] = 0.5
+        for _ in range(3):
+            for matrix in matrices:
+                matrix.grad = torch.randn(*matrix.shape, generator=draw)
+            optimizer.step()
+        return matrices
+
+    torchs = partial(torch.optim.Muon, weight_decay=WEIGHT_DECAY, momentum=MOMENTUM, adjust_lr_fn="match_rms_adamw")
+    for ours, theirs in zip(trained(Muon), trained(torchs), strict=True):
+        assert (ours - theirs).norm() < 0.02 * theirs.norm()  # it rounds to bfloat16
 
 
 def test_the_rate_rises_and_falls():
