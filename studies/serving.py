@@ -173,11 +173,11 @@ class ServingSetting:
 
         Raises ArgumentError with the name of a missing class.
         """
-        missing, known = set(self.promised.classes), {""}
+        missing, known = set[str | None](self.promised.classes), {""}
         arrivals = one_by_one(workload) if missing else iter(())
         for arrival in arrivals:
             known.add(arrival.slo)
-            missing.discard(arrival.slo)
+            missing.discard(arrival.slo or None)  # no class has no name
             if not missing:
                 return
         refuse_unknown_classes(self.promised, known)

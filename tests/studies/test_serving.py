@@ -125,6 +125,7 @@ def test_an_interrupt_leaves_what_was_simulated(tmp_path):
         ({"slo": {"chat": {"ttl": 1.0}}}, "`slo` must name one of ttft, tpot, e2e, queue, got 'chat:ttl'"),
         ({"slo": {"chat": {"ttft": 0}}}, "`slo` chat:ttft must be > 0 and finite, got 0"),
         ({"slo": {"chat": {"ttft": 1.0}}}, "`slo` must name a class of the requests (none), got 'chat'"),
+        ({"slo": {"": {"ttft": 1.0}}}, "`slo` must name a class of the requests (none), got ''"),
         ({"slo": {"ttft": 200}}, "`slo` ttft must say its unit above 10: 200ms or 200s, got 200"),
         ({"extrapolate": True}, "`extrapolate` goes with `cost`"),
         ({"scale": {"no": 2.0}}, "`scale` must name a model"),
