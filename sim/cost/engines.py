@@ -62,7 +62,7 @@ class Sure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTerms:
-    """Seconds and shares of peak of one engine on one class of devices; docs/costs.md explains each."""
+    """Seconds and shares of peak of one engine on one class of devices."""
 
     name: str
     version: str  # of the fitted rows

@@ -47,7 +47,7 @@ MEASURES = re.compile(r"benchmarks/|paceline experiment\b|-m paceline_laboratory
 # `report` writes and prints, tests/reports.
 LONG = re.compile(
     r"--find-rate|recommendation\.json|--trace smollm2 .*(--by-tag|--why)|(--trace|make) (steady|ahead)\.trace"
-    r"|paceline (tune|serve|proxy|sweep|collect|best|recommend|whatif|report)\b|--rate 2[05],|concurrency=16"
+    r"|paceline (tune|serve|proxy|sweep|collect|best|recommend|whatif|report)\b|--rate 2[05],"
     r"|compare --by-tag \\|--policy via-sd|--regret|specrouter,stop=|--batch 8 --policy my_policy"
 )
 OUTPUT_OF_CELL = "```\n\n```text\n"  # what stands between a cell and what it shows
