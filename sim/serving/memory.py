@@ -8,6 +8,7 @@ them, and are identified by all keys from the start of the text, as in `PrefixTr
 from array import array
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,8 +24,8 @@ _MOST_BLOCKS = 2**32  # of a text, so that private keys of two requests differ
 class BlockKeys:
     """One integer of 64 bits per block of a member, made on demand, any number of blocks.
 
-    A block with an id for all of its text has that id, >= 0, as its key, equal for all requests; blocks of one unit
-    have the same key, and are distinguished by the blocks before them. Any other, such as those of generated tokens
+    A block with ids for all of its text has `block_key` of them, >= 0, equal for all requests; blocks of one unit have
+    the same key, and are distinguished by the blocks before them. Any other, such as those of generated tokens
     that no other request reads, has a private key of the request, < 0: no other request hits it, but the request itself
     does when it resumes. Two prompts that differ within a unit share none of that unit's blocks, however small, since
     ids identify units and not their equal parts.
@@ -88,8 +89,13 @@ class BlockKeys:
             return ids[:count]
         if block > unit:
             width = block // unit if unit else 1
-            return ids[width - 1 : count * width : width]
+            return array("q", [block_key(ids[end - width : end]) for end in range(width, count * width + 1, width)])
         return array("q", np.array(ids, dtype=np.int64).repeat(unit // block)[:count].tobytes())
+
+
+def block_key(ids: Ids) -> int:
+    """Key of a block of one unit or more, by all of its ids: the last alone may also follow others in a file."""
+    return ids[0] if len(ids) == 1 else int.from_bytes(blake2b(array("q", ids), digest_size=8).digest()) >> 1
 
 
 class _Place:
@@ -485,7 +491,7 @@ def first_key(arrival: Arrival, unit_tokens: int, block_tokens: int) -> int | No
     blocks = arrival.blocks
     if min(arrival.prompt_tokens, len(blocks) * unit_tokens) < block_tokens:
         return None
-    return blocks[max(block_tokens // unit_tokens, 1) - 1]
+    return block_key(blocks[: max(block_tokens // unit_tokens, 1)])
 
 
 class OffloadingKv(MemberKv):

@@ -2,7 +2,8 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.serving.memory import BlockKeys
+from paceline.sim.serving.memory import BlockKeys, first_key
+from paceline.traces.workloads.arrival import Arrival
 
 NUM_KEYS = 20
 
@@ -69,6 +70,16 @@ def test_private_keys_differ_between_requests_and_from_ids():
 
 def test_keys_of_the_prompt_are_those_that_others_may_share():
     assert BlockKeys((4, 5, 6), 8, 4, 19, 0).of_prompt().tolist() == [4, 4, 5, 5]
-    assert BlockKeys((4, 5, 6), 8, 16, 24, 0).of_prompt().tolist() == [5]
+    assert len(BlockKeys((4, 5, 6), 8, 16, 24, 0).of_prompt()) == 1
     assert BlockKeys((), 0, 16, 24, 0).of_prompt().tolist() == []
     assert BlockKeys((2**62,), 8, 2, 8, 2**20).of_prompt().tolist() == [2**62] * 4
+
+
+def test_a_block_of_several_units_is_told_by_all_of_them():
+    both, others = (BlockKeys(ids, 8, 16, 32, 0).of_prompt() for ids in ((4, 5, 6, 7), (3, 5, 6, 7)))
+    assert both == BlockKeys((4, 5, 6, 7), 8, 16, 32, 1).of_prompt()
+    assert both[0] != others[0]
+    assert both[1] == others[1]
+    assert min(both) >= 0
+    first = Arrival("q", 0, 32, 1, blocks=(4, 5, 6, 7))
+    assert first_key(first, 8, 16) == both[0]
