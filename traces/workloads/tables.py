@@ -305,7 +305,9 @@ def named_columns(text: str) -> TableFormat:
             raise ArgumentError(f"`columns` must name {name} (the column of its tokens), got {text!r}")
     if twice := repeated(list(given.values())):
         raise ArgumentError(f"`columns` must name different columns, got {twice[0]!r} twice")
-    unit_ps, unit = _UNITS.get(times[0], (0, f"{_DAY}, or T between, and a zone or UTC"))
+    unit_ps, unit = _UNITS.get(
+        times[0], (0, f"{_DAY}, or T between, and a zone or UTC (a number: arrives_s, _ms, _us, _ns)")
+    )
     return TableFormat(
         arrives=given[times[0]],
         prompt=given["prompt"],
