@@ -95,14 +95,15 @@ def read_table(table: TableFormat, reading: Reading, rows: Rows | None = None) -
     if table.is_log:
         found = _in_order(table, reading, found)
     start: int | None = None
+    since = ""
     for ps, line, moment, counts, name, tag in found:
         if start is None:
-            start = ps if table.clock else 0
+            start, since = ps if table.clock else 0, f" from line {line}, the earliest" if table.is_log else ""
         tokens = reading.lengths(line, *counts, names=(table.prompt, table.output))
         if tokens is not None:
             if ps < start and table.clock:
                 raise reading.error(line, table.arrives, "must not be before the first row's", moment)
-            arrives_ps = reading.time(line, table.arrives, ps - start, moment, most_ps=MOST_READ_PS)
+            arrives_ps = reading.time(line, table.arrives, ps - start, moment, most_ps=MOST_READ_PS, instead=since)
             yield line, Arrival(name, arrives_ps, *tokens, tag)
 
 
