@@ -63,7 +63,12 @@ def as_options(text: str, *, rule: bool = False, own: Mapping[str, str] = Mappin
         own: what the command calls arguments of that name, before `OPTIONS`: `--rate`, or `RUN`.
     """
     named = _OF_RULES if rule else _NAMED
-    return named.sub(lambda name: own.get(name[1]) or f"--{OPTIONS.get(name[1], name[1]).replace('_', '-')}", text)
+
+    def called(name: re.Match[str]) -> str:
+        option = OPTIONS.get(name[1], name[1])
+        return own.get(name[1]) or own.get(option) or f"--{option.replace('_', '-')}"
+
+    return named.sub(called, text)
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

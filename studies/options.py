@@ -237,7 +237,8 @@ class DraftLengthOptions(SplitOptions):
     drafter: str | None = opt(None, "Member that drafts; default: the only one, else the smallest model.")
     most: int | None = opt(
         None,
-        "Longest draft that is tried, K; 0 (no speculation) always is. Default: 8, of a log at most its longest.",
+        "Longest draft that is tried, K; 0 (no speculation) and the present K always are. Default: 8, of a log at most "
+        "its longest.",
         least=1,
         most=32,
     )

@@ -18,7 +18,8 @@ from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
 from ..reports.serving_tables import MeasuredRun, reject_alike, rejecting_fewest
 from ..traces.recording import Recording
-from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
+from ..traces.workloads.arrival import MOST_REQUESTS
+from ..traces.workloads.drawn_arrivals import CLOSED, KINDS, Given
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
 from .compare import MOST_CELLS
 from .load import LoadRuns, check_policies, meta_of, policies_asked, try_policies
@@ -53,7 +54,7 @@ class _Search:
         """One run; raises KeyboardInterrupt if it was interrupted, ArgumentError for far too many requests."""
         key = policy.name, seed, rate
         if key not in self.made:
-            self._check_drawn(rate)
+            _check_drawn(self.runs.setting, rate)
             found = self.runs.run(policy, self.runs.setting.opened(rate, seed), rate, seed)
             if found is None:
                 raise KeyboardInterrupt
@@ -121,16 +122,6 @@ class _Search:
         broken = rates[kept.index(False)]
         last = max(rate for rate, holds in zip(rates, kept, strict=True) if holds)
         return SeedRate(rate=lower[-1], broken_from=min(broken, last), kept_up_to=last)
-
-    def _check_drawn(self, rate: float) -> None:
-        """Requests of a generator that ends by its seconds alone grow with the rate."""
-        workload, changes = self.runs.setting.workload, self.runs.setting.changes
-        kind, _, rest = workload.partition(":")
-        given = dict(part.split("=") for part in rest.split(",")) if kind in {*KINDS, *SESSION_KINDS} else {}
-        num_expected = 0.0 if {"requests", "sessions"} & given.keys() else rate * float(given.get("seconds", 0.0))
-        if num_expected > MOST_DRAWN and changes.limit is None:
-            rule = f"must give a number of requests too: at {three_digits(rate)} arrivals/s its seconds hold"
-            raise ArgumentError(f"`workload` {rule} {num_expected:,.0f}, more than {MOST_DRAWN:,}, got {workload!r}")
 
     def _check_idle(self, policy: NamedPolicy, seed: int, rate: float) -> None:
         run = self.run(policy, seed, rate)
@@ -326,11 +317,11 @@ def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[Highes
 
 def check_rates(setting: ServingSetting, asked: LoadOptions, limits: Sequence[Limit]) -> None:
     """Raise ArgumentError for options that are not used to find rates."""
-    kind, _, rest = setting.workload.partition(":")
-    drawn = kind in {*KINDS, *SESSION_KINDS}
-    if kind == CLOSED or (drawn and any(part.startswith("rate=") for part in rest.split(","))):
+    given = _given(setting.workload)
+    if given is not None and (given.kind == CLOSED or "rate" in given.options):
         rule = "must have times of arrival, and leave their rate open, where rates are found"
         raise ArgumentError(f"`workload` {rule}, got {setting.workload!r}")
+    _check_drawn(setting, FIRST_RATE)
     for name in ("time_scale", "concurrency", "active_sessions"):
         if (number := getattr(setting.changes, name)) is not None:
             raise ArgumentError(f"`{name}` has no part where rates are found, got {number:g}")
@@ -343,3 +334,21 @@ def check_rates(setting: ServingSetting, asked: LoadOptions, limits: Sequence[Li
         raise ArgumentError("`slo` goes with a limit on slo_share, as in 'slo_share > 0.9', got none")
     if of_goodput and not setting.promised.any:
         raise ArgumentError("`limits` slo_share goes with `slo`, which says what is promised")
+
+
+def _check_drawn(setting: ServingSetting, rate: float) -> None:
+    """Raise ArgumentError if a generator that ends by its seconds alone has far too many requests at a rate."""
+    given = _given(setting.workload)
+    if given is None or {"requests", "sessions"} & given.options.keys():
+        return
+    num_expected = rate * (given.number("seconds") or 0.0)
+    most = MOST_DRAWN if setting.changes.limit is None else MOST_REQUESTS
+    if num_expected > most:
+        rule = f"must give a number of requests too: at {three_digits(rate)} arrivals/s its seconds hold"
+        raise ArgumentError(f"`workload` {rule} {num_expected:,.0f}, more than {most:,}, got {setting.workload!r}")
+
+
+def _given(workload: str) -> Given | None:
+    """The options of a generator's text; None for a file."""
+    kinds = {**KINDS, **SESSION_KINDS}
+    return Given(workload, kinds) if workload.partition(":")[0] in kinds else None

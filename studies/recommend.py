@@ -6,13 +6,14 @@ drafted in a round, B running requests.
 """
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import ArgumentError, check_within
+from ..base.errors import ArgumentError, as_options, check_within
 from ..base.files import DEFAULT_RECORDING
 from ..base.terminal import Progress
 from ..reports.comparison import Sweep
@@ -23,12 +24,23 @@ from ..traces.recording import Recording
 from ..traces.rounds.rounds import TREES
 from ..traces.shapes import head_called
 from .compare import num_replayed, swept
-from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_drafter, sets_schedules, settings
+from .engine_settings import (
+    ENGINES,
+    KINDS,
+    MODEL,
+    NEED_PATH,
+    NGRAM,
+    EngineSettings,
+    engine_drafter,
+    sets_schedules,
+    settings,
+)
 from .grids import CODE_OF, inputs_of, texts_in
 from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, shared, takes
 from .setting import Setting, setting_of
 from .tune import sampled, split_recording
 
+COMPARED = ("vllm", "transformers", "sglang")  # engines whose prompt lookup docs/pools-and-recordings.md has
 LONGEST, USUAL = 32, 8  # largest K tried: at most, and by default
 MEASURE = (
     "measure your server: paceline observe URL --prompts FILE --workload SPEC --out plain; with the drafter on, the "
@@ -72,7 +84,7 @@ def recommend(
     compared = tuple(others.comparisons[batch] for batch in batches)
     bare = setting.priced().bound_only
     told = [] if bare else [each for each in found if not each.open_between]
-    schedule, one_for_all = _settable(told, version_of(asked, setting), of=len(found)) if told else ({}, [])
+    schedule, one_for_all = _settable(told, asked, setting, drafter, of=len(found)) if told else ({}, [])
     split = setting.tensor_parallel
     setting_found, refusal = pasted(schedule, asked, setting, drafter, split) if told else (None, None)
     if setting_found is not None:
@@ -251,16 +263,30 @@ def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | 
     return engine, version
 
 
+def one_k_because(asked: DraftLengthOptions, setting: Setting, drafter: str) -> str:
+    """Why what is pasted sets one K, whatever the running requests; "" if it can follow them."""
+    (engine, version), about = version_of(asked, setting), setting.recording.about
+    rules, kind = ENGINES[engine], NGRAM if drafter in about.lookups else MODEL
+    fixed = rules.fixed.get(kind if asked.weights is None else engine_drafter(asked.weights, "weights").kind)
+    if fixed is not None:
+        return f"{rules.title} sets no K by running requests ({fixed})"
+    if version is None or sets_schedules(engine, version):
+        return ""
+    return f"{rules.title} {version} is older than {rules.version}, where K by running requests was read"
+
+
 def _settable(
-    found: Sequence[AtBatch], engine_and_version: tuple[str, str | None], *, of: int
+    found: Sequence[AtBatch], asked: DraftLengthOptions, setting: Setting, drafter: str, *, of: int
 ) -> tuple[dict[int, int], list[str]]:
-    """K by running requests, or one K if the engine is too old for that, with remarks.
+    """K by running requests, or one K if that is all that can be set, with remarks.
 
     It is the K with the least largest loss, on the requests to choose on, over the numbers `found` of all `of`.
     """
-    schedule, (engine, version) = schedule_of(found), engine_and_version
-    if len(schedule) == 1 or version is None or sets_schedules(engine, version):
+    schedule, why = schedule_of(found), one_k_because(asked, setting, drafter)
+    if len(schedule) == 1 or not why:
         return schedule, []
+    if ENGINES[version_of(asked, setting)[0]].alone:
+        found = found[:1]
 
     def kept(length: int) -> list[float]:
         """By number of running requests, its speed over that of the best."""
@@ -272,11 +298,9 @@ def _settable(
     best = max((length for length in lengths if length in everywhere), key=lambda length: min(kept(length)))
     least = min(kept(best))
     where = found[kept(best).index(least)].batch
-    title, which = ENGINES[engine].title, "" if of == len(found) else " of those that it is for"
-    return {1: best}, [
-        f"{title} {version} is older than {ENGINES[engine].version}, where K by running requests was read: one K for "
-        f"all, K = {best}, which loses most at {where:,} running{which}, {max(1 - least, 0.0):.0%}"
-    ]
+    which = "" if of == len(found) else " of those that it is for"
+    loses = f"which loses most at {where:,} running{which}, {max(1 - least, 0.0):.0%}"
+    return {1: best}, [f"{why}: one K for all, K = {best}, {loses}"]
 
 
 def pasted(
@@ -309,11 +333,19 @@ def pasted(
     try:
         found = settings(engine, weights, schedule=schedule, engine_version=version)
     except ArgumentError as error:
-        return None, f"{engine} cannot do this: {error}"
+        told = f"{engine} cannot do this: {as_options(str(error), own={'drafter': '--weights'})}"
+        if "`drafter`" in str(error):
+            return None, told
+        pairs = ",".join(f"{start}:{length}" for start, length in schedule.items())
+        again = ["paceline", "settings", "--engine", engine, "--drafter", weights, "--schedule", pairs]
+        return None, f"{told}; edit: {shlex.join(again)}"
     notes = [] if split == 1 else [f"for a target that is split over {split} devices: set that, too"]
     if lookup is not None and found.decision.most:
-        matched = f"the {lookup.occurrence} match of {lookup.min_match} to {lookup.max_match} tokens"
-        notes.append(f"replayed: what follows {matched}; what engines copy: docs/pools-and-recordings.md#prompt-lookup")
+        lengths = " to ".join(dict.fromkeys(map(str, (lookup.min_match, lookup.max_match))))
+        copied = f"what {ENGINES[engine].title} copies was not compared"
+        if engine in COMPARED:
+            copied = "what engines copy: docs/pools-and-recordings.md#prompt-lookup"
+        notes.append(f"replayed: what follows the {lookup.occurrence} match of {lengths} tokens; {copied}")
     return replace(found, pasted=replace(found.pasted, notes=(*found.pasted.notes, *notes))), None
 
 

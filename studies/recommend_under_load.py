@@ -39,7 +39,7 @@ from ..sim.serving.cluster_file import MemoryRuleError, read_cluster_file
 from ..sim.serving.replica import Role
 from ..traces.recording import Recording
 from .compare import built
-from .engine_settings import EngineSettings
+from .engine_settings import ENGINES, EngineSettings
 from .load import LoadRuns, check_policies, meta_of
 from .observed_runs import replayable, replayer_of
 from .options import (
@@ -61,6 +61,7 @@ from .recommend import (
     ledger_of,
     lengths_of,
     limited_by,
+    one_k_because,
     pasted,
     present_of,
     recommend,
@@ -160,7 +161,8 @@ def recommend_under_load(
     if by_batch is not None and len(schedule := schedule_of(by_batch.batches)) > 1:
         table = "/".join(f"{start}:{length}" for start, length in schedule.items())
         named += named_policies([f"off-under-load,table={table},draft={question.drafter}"])
-        schedules[named[-1].name] = schedule
+        if not one_k_because(asked, reported.replay, question.drafter):
+            schedules[named[-1].name] = schedule
     first, other, ends = _all_served(question, named)
     ranked = first.feasible(question.limits)
     choice = _chosen(question, ranked, first, other, ends)
@@ -464,12 +466,11 @@ def _setting(
     if choice.policy is None or choice.open_because:
         return None, (MEASURE,) if choice.by_cost else ()
     best = next((name for name in ranked if name in schedules), None)
-    if best is None:
-        return None, (f"no engine is known to run {choice.policy}, and no K keeps the limits",)
-    notes = (
-        () if best == choice.policy else (f"no engine is known to run {choice.policy}; the best that one can: {best}",)
-    )
     served = question.settings[1]
+    engine = ENGINES[version_of(question.asked, served.replay)[0]].title
+    if best is None:
+        return None, (f"{engine} does not run {choice.policy}, and no K keeps the limits",)
+    notes = () if best == choice.policy else (f"{engine} does not run {choice.policy}; the best that it does: {best}",)
     split = max(replica.tensor_parallel for replica in served.cluster.replicas)
     setting, refusal = pasted(schedules[best], question.asked, served.replay, question.drafter, split)
     return setting, (*notes, *([] if refusal is None else [refusal]))

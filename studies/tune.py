@@ -268,6 +268,8 @@ def setting_text(asked: TrialsOptions, recording: str | Path | None) -> str:
     """Everything that determines a trial except its policy, as JSON."""
     left_out = {"trials", "over_tags"}  # how trials are used
     said = {name: value for name, value in vars(asked).items() if name not in left_out}
+    if not isinstance(recording, str | Path | None):
+        raise ArgumentError(f"`recording` must be a path, which trials in other processes open, got {recording!r}")
     named = DEFAULT_RECORDING if recording is None else str(recording)
     title = Path(named).stem
     if title in shipped_names("recordings", ".trace") and Path(named).resolve() == recording_path(title).resolve():

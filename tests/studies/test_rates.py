@@ -228,6 +228,10 @@ def test_what_is_not_told_apart_is_said():
             "`workload` must give a number of requests too: at 16 arrivals/s its seconds hold 320, more than 100",
         ),
         (
+            {"limits": "p99_ttft < 1", "workload": "poisson:seconds=3e7", "limit": 20},
+            "`workload` must give a number of requests too: at 1 arrivals/s its seconds hold 30,000,000, more",
+        ),
+        (
             {"limits": "p99_ttft < 100s"},
             "p99_ttft < 100 holds at every rate under plain: at .* all 40 requests come as",
         ),

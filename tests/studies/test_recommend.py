@@ -182,9 +182,20 @@ def test_all_that_is_replayed_is_one_stage(made, cost, device, monkeypatch):
     assert steps == sorted(steps)
 
 
-def test_an_engine_too_old_for_a_schedule_gets_one_k(made, cost):
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ({"engine_version": "0.11.0"}, "vLLM 0.11.0 is older than 0.33.0, where K by running requests was read"),
+        ({"paste_into": "llamacpp"}, "llama.cpp sets no K by running requests (it has one K, whatever the load)"),
+        (
+            {"paste_into": "sglang"},
+            "SGLang sets no K by running requests (its adaptive mode knows EAGLE heads and MTP ",
+        ),
+    ],
+)
+def test_an_engine_without_a_schedule_gets_one_k(engine, why, made, cost):
     options = {"cost": cost, "batches": [1, 30], "sample": 60}
-    new, old = (recommend(made, **options, engine_version=version) for version in ("0.33.0", "0.11.0"))
+    new, old = (recommend(made, **options, **more) for more in ({"engine_version": "0.33.0"}, engine))
     assert [replace(each, set_tokens=None) for each in new.batches] == [
         replace(each, set_tokens=None) for each in old.batches
     ]
@@ -195,11 +206,15 @@ def test_an_engine_too_old_for_a_schedule_gets_one_k(made, cost):
     speeds = [{one.draft_tokens: one.tuned_on for one in each.candidates} for each in old.batches]
     kept = {length: min(speed[length] / max(speed.values()) for speed in speeds) for length in speeds[0]}
     assert kept[tokens] == max(kept.values())
-    (told,) = [remark for remark in old.meta["remarks"] if "older" in remark]
-    assert told.startswith("vLLM 0.11.0 is older than 0.33.0, where K by running requests was read: one K for all, K =")
+    (told,) = [remark for remark in old.meta["remarks"] if ": one K for all, K =" in remark]
+    assert told.startswith(why)
     assert told.endswith(f"{1 - kept[tokens]:.0%}")
-    with pytest.raises(ArgumentError, match=r"`engine_version` must be a version as 0\.33\.0, got 'new'"):
-        recommend(made, **options, engine_version="new")
+
+
+def test_an_engine_of_one_request_gets_the_k_of_one(made, cost):
+    found = recommend(made, cost=cost, batches=[1, 30], sample=60, paste_into="transformers")
+    assert found.batches[0].chosen != found.batches[1].chosen
+    assert found.setting.decision.schedule == ((1, found.batches[0].chosen),)
 
 
 def test_a_large_recording_is_drawn_from(made, cost):
@@ -223,6 +238,7 @@ def test_a_large_recording_is_drawn_from(made, cost):
         ({"present": -1}, "`present` must be in [0, 32], got -1"),
         ({"weights": "eagle3"}, "`weights` must read eagle3=PATH, got 'eagle3'"),
         ({"weights": "head=a"}, "`weights` 'head=a' is of no known kind; known are model, eagle,"),
+        ({"engine_version": "new"}, "`engine_version` must be a version as 0.33.0, got 'new'"),
     ],
 )
 def test_what_will_not_do(made, cost, options, told):
@@ -239,14 +255,16 @@ def test_a_recording_of_the_target_alone_has_nothing_to_recommend():
 def test_what_an_engine_cannot_do_is_said_beside_the_table(made, cost):
     """Before the numbers that are undecided, which alone keep no setting from being named."""
     some = made[[one.request_id for one in made.requests[:140]]]
-    found = recommend(some, cost=cost, batches=[1, 30, 70], paste_into="sglang")
+    found = recommend(some, cost=cost, batches=[1, 30, 70], paste_into="trtllm", weights="eagle3=HEAD")
     assert [each.open_between for each in found.batches] == [False, False, True]
     assert len({each.chosen for each in found.batches[:2]}) == 2
     assert found.setting is None
     first, undecided, _ = found.lines()
     assert undecided.startswith("at 70 running, K cannot be told from none")
-    refusal = "sglang cannot do this: `schedule` must have one K for model in sglang"
+    refusal = "trtllm cannot do this: --max-batch must be given in trtllm, where K is 0 above the last key, for 1:"
     assert first.startswith(f"no setting is named: {refusal}")
+    chosen = ",".join(f"{each.batch}:{each.chosen}" for each in found.batches[:2])
+    assert first.endswith(f"edit: paceline settings --engine trtllm --drafter eagle3=HEAD --schedule {chosen}")
     assert found.to_json()["advice"][-1].startswith(refusal)
 
 
@@ -274,17 +292,20 @@ def test_an_imported_log_names_its_engine():
     found = recommend(recording, drafter="ngram", batches=[1], most=4)
     assert found.drafter == "ngram"
     asked = checked(RecommendOptions, {"most": 4})
-    for engine, drafter in (("vllm", "ngram=3"), ("sglang", "ngram")):
+    for engine, drafter in (("vllm", "ngram=3"), ("sglang", "ngram"), ("trtllm", "ngram=3"), ("llamacpp", "ngram=3")):
         own = replace(asked, paste_into=engine)
         setting, refusal = recommending.pasted({1: 4}, own, setting_of(recording, own), "ngram", split=1)
         assert refusal is None
         assert str(setting.decision.drafter) == drafter  # the longest match that was replayed, where an engine has one
         assert "replayed: what follows the last match of 1 to 3 tokens" in setting.pasted.notes[-1]
+        compared = "docs/pools-and-recordings.md#prompt-lookup" in setting.pasted.notes[-1]
+        assert compared == (engine in ("vllm", "sglang")), "the page has a row for it"
     vllms = recording.meta.ngram.model_copy(update={"min_match": 5, "max_match": 5, "occurrence": "first"})
     own = replace(asked, paste_into="vllm")
     alike = replace(recording, meta=recording.meta.model_copy(update={"ngram": vllms}))
     setting, _ = recommending.pasted({1: 4}, own, setting_of(alike, own), "ngram", split=1)
     assert '"prompt_lookup_max": 5, "prompt_lookup_min": 5' in setting.pasted.command  # and no shorter match
+    assert "the first match of 5 tokens;" in setting.pasted.notes[-1]
     own = replace(asked, weights="ngram=7")
     given, _ = recommending.pasted({1: 4}, own, setting_of(recording, own), "ngram", split=1)
     assert str(given.decision.drafter) == "ngram=7"

@@ -142,6 +142,20 @@ def test_one_seed_tells_nothing_apart(recording, asked):
     assert "these seeds do not tell" in found.open_because
 
 
+def test_an_engine_with_one_k_gets_the_best_of_those(tmp_path):
+    """K by running requests is served all the same, and came out best."""
+    costs = tmp_path / "cost.json"
+    costs.write_text('{"draft": {"intercept_s": 0.001}, "target": {"intercept_s": 0.01, "per_new_token_s": 0.002}}')
+    made = make_trace(SyntheticSpec(requests=40, tokens=24, acceptance=(0.8,)))
+    given = {"workload": "poisson:requests=24,prompt=20,output=20", "cluster": "h100", "cost": str(costs)}
+    asked = given | {"rate": 30.0, "most": 2, "seeds": 2}
+    vllm, llamacpp = (recommend_under_load(made, paste_into=engine, **asked) for engine in ("vllm", "llamacpp"))
+    assert vllm.chosen == llamacpp.chosen == "off-under-load,table=1:2/8:1,draft=draft"
+    assert vllm.setting.decision.schedule == ((1, 2), (8, 1))
+    assert llamacpp.setting.decision.schedule == ((1, 1),)
+    assert llamacpp.advice == (f"llama.cpp does not run {vllm.chosen}; the best that it does: draft:1/target",)
+
+
 ON_DEVICE = {"cluster": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-1b"], "seeds": 3}
 
 

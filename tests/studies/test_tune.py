@@ -161,7 +161,7 @@ def test_the_command_says_what_python_says(tmp_path):
     ("args", "says"),
     [
         (["adaptive"], "POLICY must have a range, as in draft:1..8/target"),
-        (["adaptive,most=9..2"], "must go up in the range of most, got 9..2"),
+        (["adaptive,most=9..2"], "POLICY must go up in the range of most, got 9..2"),
         (["adaptive,most=1.."], "must have ranges such as 1..8"),
         (["adaptive,mots=1..3"], "unknown option 'mots'; known are"),
         (["adaptive,most=0.5..2.5"], "--trials must be given where a range has infinitely many values, as most in"),
@@ -175,6 +175,11 @@ def test_the_command_says_what_python_says(tmp_path):
 )
 def test_what_cannot_be_tuned_is_refused_in_one_line(tmp_path, args, says):
     assert says in refused("tune", *args, "--trace", "known.trace", "--out", tmp_path / "out", "--jobs", "1")
+
+
+def test_an_opened_recording_has_no_path(tmp_path):
+    with pytest.raises(ArgumentError, match="`recording` must be a path, which trials in other processes open, got"):
+        tune("draft:1..3/target", make_trace(SyntheticSpec(requests=6, tokens=24)), out=tmp_path / "out")
 
 
 def test_of_few_requests_nobody_knows_how_sure_the_figure_is(tmp_path):

@@ -212,7 +212,8 @@ def _nearest(text: str, words: list[str], formats: Sequence[Format] = FORMATS) -
     scores = {known.name: _score(known, text) for known in formats}
     name = max(scores, key=lambda name: scores[name])
     if not scores[name]:
-        return f"must be a known one, and resembles none; {_SERVER}"
+        own = ", or rounds of your own as frontier" if formats is FORMATS else ""
+        return f"must be a known one, and resembles none; {_SERVER}{own}"
     nearest = next(known for known in FORMATS if known.name == name)
     missing = next((key for key in nearest.keys if not all(word in text for word in _parts(key))), nearest.keys[0])
     close = [
@@ -259,8 +260,9 @@ def _refusal(place: object, rule: str, found: object, *, field: str = "format") 
     if len(str(place)) + len(rule) > _MOST - 2 * _LEAST_SHOWN:
         rule = _CLOSER.sub("", rule)
     room = _MOST - len(str(place)) - len(field) - len(rule) - len(": : , got ''...")
-    shown = found if isinstance(found, bytes) else str(found)[: min(max(room, _LEAST_SHOWN), _MOST_SHOWN)]
-    return TraceFormatError(str(place), field, rule, shown)
+    most = min(max(room, _LEAST_SHOWN), _MOST_SHOWN)
+    cut = f"{str(found)[: most - 3]}..." if len(str(found)) > most else str(found)
+    return TraceFormatError(str(place), field, rule, found if isinstance(found, bytes) else cut)
 
 
 _MOST_PLAIN = 100_000  # rows of the target alone before one that fits a format
@@ -441,7 +443,10 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "recording"
-        raise ValueError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from None
+        rule = first["msg"].removeprefix("Value error, ")
+        raise ValueError(
+            f"{field}: {rule}" if ", got " in rule else f"{field}: {rule}, got {first['input']!r}"
+        ) from None
 
 
 def _lossy(files: Sequence[Path], drafters: Sequence[DrafterInfo]) -> list[str]:

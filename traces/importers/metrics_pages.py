@@ -573,6 +573,11 @@ def _rates(ongoing: Ongoing, log: StatedLog, engine: Engine, found: Speculation,
             f"{engine.accepted}_total", f"must be at most the {told:g} of {engine.drafted}_total", accepted
         )
     if told is not None:
+        if not (1 - _CUT_SHARE) * drafts <= told <= (1 + _CUT_SHARE) * drafts * len(kept):
+            rule = (
+                f"must be in [{drafts:g}, {drafts * len(kept):g}], tokens of {drafts:g} drafts of {len(kept)} positions"
+            )
+            raise fields.error(f"{engine.drafted}_total", rule, told)
         note_short_drafts(ongoing, drafted=told, drafts=drafts, window=len(kept))
     return kept / drafts
 

@@ -89,7 +89,7 @@ class RoundsMeta(Record):
         shapes = [model.name for model in self.models]
         unknown = [name for name in shapes if name not in names]
         if unknown or len(set(shapes)) != len(shapes):
-            raise ValueError(f"models must name members of the pool once each, got {shapes}")
+            raise ValueError(f"models must name {', '.join(names)} once each at most, got {', '.join(shapes)}")
         return self
 
     @property

@@ -200,14 +200,13 @@ class Given:
 
 _COMMON = ("rate", "requests", "seconds", "prompt", "output", "tag", "slo")
 CLOSED = "closed"  # the kind of closed loops, without times
-_KNOWN = {
+KINDS = {  # options by kind
     "poisson": _COMMON,
     "gamma": (*_COMMON, "cv"),
     "constant": _COMMON,
     "diurnal": (*_COMMON, "depth", "period_s"),
     CLOSED: ("concurrency", "requests", "prompt", "output", "tag", "slo"),
 }
-KINDS = (*_KNOWN,)
 _DAY_S = 86_400.0
 
 
@@ -236,7 +235,7 @@ def parse_spec(text: str, rate: float | None = None, concurrency: int | None = N
 
     `rate` is arrivals per second, and `concurrency` requests in the system, where the text has none.
     """
-    given = Given(text, _KNOWN)
+    given = Given(text, KINDS)
     given.check_rate(rate)
     if given.kind == CLOSED:
         if rate is not None:

@@ -478,8 +478,7 @@ _KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Given], S
     "react": (_TOOLS, ("system", "wait"), partial(_calls, ReAct)),
     "rewoo": (_TOOLS, ("system", "wait"), partial(_calls, ReWOO)),
 }
-SESSION_KINDS = (*_KINDS,)
-_KNOWN = {kind: (*_COMMON, *needs, *more) for kind, (needs, more, _) in _KINDS.items()}
+SESSION_KINDS = {kind: (*_COMMON, *needs, *more) for kind, (needs, more, _) in _KINDS.items()}
 
 
 def parse_sessions(text: str, rate: float | None, seed: int, active: int | None = None) -> SessionSource:
@@ -487,7 +486,7 @@ def parse_sessions(text: str, rate: float | None, seed: int, active: int | None 
 
     `rate` is sessions per second, where the text has none; `active` is the number of sessions at any time.
     """
-    given = Given(text, _KNOWN)
+    given = Given(text, SESSION_KINDS)
     for key in ("rate", "seconds"):
         if active is not None and key in given.options:
             raise ArgumentError(f"`active_sessions` must be left out: {text!r} has {key}, got {active}")

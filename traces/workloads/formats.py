@@ -227,7 +227,7 @@ def detect(path: Path, columns: str | None = None) -> tuple[WorkloadFormat, Mapp
     named = suggested_columns(begins.values)
     told = f"nearest is {nearest.name}, by {', '.join(nearest.keys)}; " if near(nearest)[0] and not named else ""
     rule = f"must be told by keys or columns ({told}all are in docs/workloads.md){named or HOW_TO_NAME}"
-    raise TraceFormatError(f"{path}: line {begins.line}", "format", rule, ", ".join(sorted(names))[:100])
+    raise TraceFormatError(f"{path}: line {begins.line}", "format", rule, ", ".join(sorted(names)))
 
 
 _SUFFIXES = (".gz", ".jsonl", ".json", ".csv")

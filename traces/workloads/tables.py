@@ -95,14 +95,15 @@ def read_table(table: TableFormat, reading: Reading, rows: Rows | None = None) -
     if table.is_log:
         found = _in_order(table, reading, found)
     start: int | None = None
+    since = ""
     for ps, line, moment, counts, name, tag in found:
         if start is None:
-            start = ps if table.clock else 0
+            start, since = ps if table.clock else 0, f" from line {line}, the earliest" if table.is_log else ""
         tokens = reading.lengths(line, *counts, names=(table.prompt, table.output))
         if tokens is not None:
             if ps < start and table.clock:
                 raise reading.error(line, table.arrives, "must not be before the first row's", moment)
-            arrives_ps = reading.time(line, table.arrives, ps - start, moment, most_ps=MOST_READ_PS)
+            arrives_ps = reading.time(line, table.arrives, ps - start, moment, most_ps=MOST_READ_PS, instead=since)
             yield line, Arrival(name, arrives_ps, *tokens, tag)
 
 
@@ -305,7 +306,9 @@ def named_columns(text: str) -> TableFormat:
             raise ArgumentError(f"`columns` must name {name} (the column of its tokens), got {text!r}")
     if twice := repeated(list(given.values())):
         raise ArgumentError(f"`columns` must name different columns, got {twice[0]!r} twice")
-    unit_ps, unit = _UNITS.get(times[0], (0, f"{_DAY}, or T between, and a zone or UTC"))
+    unit_ps, unit = _UNITS.get(
+        times[0], (0, f"{_DAY}, or T between, and a zone or UTC (a number: arrives_s, _ms, _us, _ns)")
+    )
     return TableFormat(
         arrives=given[times[0]],
         prompt=given["prompt"],

@@ -335,6 +335,19 @@ def test_one_short_line_says_what_it_is_and_what_to_save(tmp_path, monkeypatch, 
     assert [refused_line(tmp_path, folder, row["content"].encode("latin-1")) for folder in FOLDERS] == row["told"]
 
 
+def test_a_rule_of_the_whole_recording_names_the_value(tmp_path, monkeypatch):
+    """Also one whose words are pydantic's."""
+    path = tmp_path / "rounds.json"
+    path.write_text('{"per_request_committed_tokens_per_iteration": {"0": [2, 1]}}')
+    with pytest.raises(
+        ValueError, match=r"^recording: names of drafters and target must be unique, got .'target', 'ta"
+    ):
+        read_recording("frontier", [path], ImportOptions(names={path.name: "target"}))
+    monkeypatch.setattr("paceline.traces.importers.formats.served_model", lambda _: 5)
+    with pytest.raises(ValueError, match=r"^served_model: Input should be a valid string, got 5$"):
+        read_recording("frontier", [path])
+
+
 @pytest.mark.parametrize("name", ENDLESS)
 def test_the_line_is_short_whatever_the_length_of_the_file(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
