@@ -90,15 +90,15 @@ def check_known(world: object, step: object, level: int) -> None:
     """Raise UnknownHereError for a tree or an Overlap in a world that does not carry it out."""
     if not isinstance(step, _OF_SOME):
         return
-    name = type(world).__name__
+    where = "under load, on imported rounds and in forced runs"
     try:
         if isinstance(step, DraftTree):
             if not isinstance(world, TreeWorld):
-                raise ValueError(f"token trees are not known here ({name})")
+                raise ValueError(f"token trees are not known here: {where} there are none")
             world.check_tree(level)
         else:
             if not isinstance(world, AheadWorld):
-                raise ValueError(f"no member works ahead here: {name} carries out one step of a request at a time")
+                raise ValueError(f"no member works ahead here: {where} a request runs one step at a time")
             world.check_ahead()
     except ValueError as error:
         raise UnknownHereError(str(error)) from error

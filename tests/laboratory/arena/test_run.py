@@ -392,5 +392,6 @@ def test_working_ahead_plays_in_batches_and_is_not_applicable_under_arrivals(she
 
     assert isinstance(outcome("batch-8"), Played)
     assert outcome("half").why == (
-        "not applicable: no member works ahead here: ServedWorld carries out one step of a request at a time"
+        "not applicable: no member works ahead here: under load, on imported rounds and in forced runs a request runs "
+        "one step at a time"
     )
