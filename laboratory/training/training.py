@@ -246,7 +246,8 @@ def _orthogonal(matrix: Tensor) -> Tensor:
     """The nearest orthogonal matrix, roughly: five steps of Newton and Schulz, by the factors of Jordan et al."""
     found = matrix.bfloat16() if matrix.is_cuda else matrix.float()
     is_tall = matrix.shape[0] > matrix.shape[1]
-    found = functional.normalize(found.T if is_tall else found, dim=(0, 1), eps=1e-7)
+    found = found.T if is_tall else found
+    found = found / found.norm().clamp(min=1e-7)  # singular values of at most 1
     for _ in range(5):
         gram = found @ found.T
         found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=-4.775, alpha=2.0315), found, beta=3.4445)
