@@ -84,6 +84,8 @@ def recommend(
     compared = tuple(others.comparisons[batch] for batch in batches)
     bare = setting.priced().bound_only
     told = [] if bare else [each for each in found if not each.open_between]
+    if found[0].open_between and ENGINES[version_of(asked, setting)[0]].alone:
+        told = []  # it never runs the other numbers
     schedule, one_for_all = _settable(told, asked, setting, drafter, of=len(found)) if told else ({}, [])
     split = setting.tensor_parallel
     setting_found, refusal = pasted(schedule, asked, setting, drafter, split) if told else (None, None)
@@ -280,13 +282,15 @@ def _settable(
 ) -> tuple[dict[int, int], list[str]]:
     """K by running requests, or one K if that is all that can be set, with remarks.
 
-    It is the K with the least largest loss, on the requests to choose on, over the numbers `found` of all `of`.
+    It is the K with the least largest loss, on the requests to choose on, over the numbers `found` of all `of`; of an
+    engine that takes one request at a time that of the least number.
     """
     schedule, why = schedule_of(found), one_k_because(asked, setting, drafter)
     if len(schedule) == 1 or not why:
         return schedule, []
-    if ENGINES[version_of(asked, setting)[0]].alone:
-        found = found[:1]
+    engine, _ = version_of(asked, setting)
+    if ENGINES[engine].alone:
+        return {1: found[0].chosen}, [f"{why}: K = {found[0].chosen} is that of {found[0].batch:,} running"]
 
     def kept(length: int) -> list[float]:
         """By number of running requests, its speed over that of the best."""
@@ -338,6 +342,7 @@ def pasted(
             return None, told
         pairs = ",".join(f"{start}:{length}" for start, length in schedule.items())
         again = ["paceline", "settings", "--engine", engine, "--drafter", weights, "--schedule", pairs]
+        again += [] if asked.engine_version is None else ["--engine-version", asked.engine_version]
         return None, f"{told}; edit: {shlex.join(again)}"
     notes = [] if split == 1 else [f"for a target that is split over {split} devices: set that, too"]
     if lookup is not None and found.decision.most:

@@ -213,8 +213,22 @@ def test_an_engine_without_a_schedule_gets_one_k(engine, why, made, cost):
 
 def test_an_engine_of_one_request_gets_the_k_of_one(made, cost):
     found = recommend(made, cost=cost, batches=[1, 30], sample=60, paste_into="transformers")
-    assert found.batches[0].chosen != found.batches[1].chosen
-    assert found.setting.decision.schedule == ((1, found.batches[0].chosen),)
+    chosen = found.batches[0].chosen
+    assert chosen != found.batches[1].chosen
+    assert found.setting.decision.schedule == ((1, chosen),)
+    assert f"(it takes one request at a time): K = {chosen} is that of 1 running" in " ".join(found.meta["remarks"])
+
+
+def test_an_engine_of_one_request_gets_no_k_of_many(made, tmp_path):
+    """Where K of a request alone is not decided."""
+    cost = tmp_path / "even.json"
+    cost.write_text('{"draft": {"intercept_s": 0.79}, "target": {"intercept_s": 1, "per_new_token_s": 0.05}}')
+    options = {"cost": cost, "batches": [1, 60], "most": 1}
+    many, one = (recommend(made, **options, paste_into=engine) for engine in ("vllm", "transformers"))
+    assert [each.open_between for each in one.batches] == [True, False]
+    assert many.setting is not None
+    assert one.setting is None
+    assert "no setting is named: at 1 running, K cannot be told from none" in one.lines()[0]
 
 
 def test_a_large_recording_is_drawn_from(made, cost):
@@ -255,7 +269,8 @@ def test_a_recording_of_the_target_alone_has_nothing_to_recommend():
 def test_what_an_engine_cannot_do_is_said_beside_the_table(made, cost):
     """Before the numbers that are undecided, which alone keep no setting from being named."""
     some = made[[one.request_id for one in made.requests[:140]]]
-    found = recommend(some, cost=cost, batches=[1, 30, 70], paste_into="trtllm", weights="eagle3=HEAD")
+    options = {"paste_into": "trtllm", "weights": "eagle3=HEAD", "engine_version": "1.4.0"}
+    found = recommend(some, cost=cost, batches=[1, 30, 70], **options)
     assert [each.open_between for each in found.batches] == [False, False, True]
     assert len({each.chosen for each in found.batches[:2]}) == 2
     assert found.setting is None
@@ -264,7 +279,9 @@ def test_what_an_engine_cannot_do_is_said_beside_the_table(made, cost):
     refusal = "trtllm cannot do this: --max-batch must be given in trtllm, where K is 0 above the last key, for 1:"
     assert first.startswith(f"no setting is named: {refusal}")
     chosen = ",".join(f"{each.batch}:{each.chosen}" for each in found.batches[:2])
-    assert first.endswith(f"edit: paceline settings --engine trtllm --drafter eagle3=HEAD --schedule {chosen}")
+    assert first.endswith(
+        f"edit: paceline settings --engine trtllm --drafter eagle3=HEAD --schedule {chosen} --engine-version 1.4.0"
+    )
     assert found.to_json()["advice"][-1].startswith(refusal)
 
 
