@@ -5,8 +5,8 @@ end. Both are nearly linear in the terms of a cost as long as the same requests 
 found by Gauss-Newton steps in the logarithm of simulated over observed seconds: a run of the simulator for each term
 gives the derivatives, least squares without negative terms the next step. Squares are weighted again at each step so
 that their sum is one of sizes, and a few outliers do not dominate (iteratively reweighted least squares, Holland and
-Welsch 1977). The same derivatives give each term's uncertainty (a sandwich estimate, Huber 1967), and which terms the
-runs cannot separate. Letters: N observed times, T terms.
+Welsch 1977). The same derivatives, bounded, give each term's uncertainty (a sandwich estimate, Huber 1967), and which
+terms the runs cannot separate. Letters: N observed times, T terms.
 """
 
 from collections.abc import Callable, Sequence
@@ -187,6 +187,17 @@ class _Found(NamedTuple):
     def misfit(self) -> float:
         return float(np.abs(self.errors).mean())
 
+    @property
+    def bounded(self) -> Floats:
+        """`[N, T]` the slopes, for what the terms explain and how surely: none changes faster than a term, in shares.
+
+        A request that comes during a step waits for its end, after up to hundreds of steps that are all longer: the
+        wait is a sawtooth of the term, whose slopes say nothing of its trend.
+        """
+        steepest = np.abs(self.slopes * self.values).max(axis=1, keepdims=True)
+        slopes: Floats = self.slopes / np.maximum(1.0, steepest)
+        return slopes
+
 
 class _Grown(NamedTuple):
     found: _Found
@@ -241,7 +252,7 @@ class _Fit:
         found = self._searched(terms, found.values, _POLISH)
         fitted = []
         for place, (width, other) in enumerate(self._sureness(terms, found)):
-            effect = float(np.abs(found.slopes[:, place]).mean())
+            effect = float(np.abs(found.bounded[:, place]).mean())
             if not width <= CORE_TOLD:
                 untold.append(_cannot_tell(terms[place], other))
             value, either = float(found.values[place]), width / effect if effect else float("inf")
@@ -271,7 +282,7 @@ class _Fit:
         begins = (np.append(found.values, 0.0), np.append(halved, self._alone[term] / 2))
         better = min((self._searched(grown, begin, _GROWN) for begin in begins), key=lambda one: self._loss(one.errors))
         width, other = self._sureness(grown, better)[-1]
-        share = float(better.values[-1] * np.abs(better.slopes[:, -1]).mean())
+        share = float(better.values[-1] * np.abs(better.bounded[:, -1]).mean())
         is_needed = share > width and better.misfit < found.misfit * (1 - _BETTER)
         return _Grown(better, width, other, is_needed)
 
@@ -343,9 +354,9 @@ class _Fit:
 
     def _sureness(self, terms: Sequence[Term], found: _Found) -> list[tuple[float, Term | None]]:
         """Of each term: half its 95% interval as a share of the seconds; the term hardest to separate from it."""
-        effects = np.abs(found.slopes).mean(axis=0)
+        effects = np.abs(found.bounded).mean(axis=0)
         told = effects > 0
-        scaled = found.slopes / np.where(told, effects, 1.0)  # of terms as shares of the seconds
+        scaled = found.bounded / np.where(told, effects, 1.0)  # of terms as shares of the seconds
         weights = self._weights(found.errors)
         inner = np.linalg.pinv(scaled.T @ (weights[:, None] * scaled), rcond=1e-10)
         spread = inner @ (scaled.T @ ((weights * found.errors)[:, None] ** 2 * scaled)) @ inner

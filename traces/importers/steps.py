@@ -51,6 +51,7 @@ from .totals import Counted, draw_steps
 
 _sees_times = having("accept_length", "draft_length", "tree_time")
 _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
+_CLOCK = 1e-3  # share by which the parts of an answer may add up to more than it took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,9 @@ class _Asked:
     tag: str
     session: str  # the question
     model_id: str
+    fields: Fields  # its object
     num_tokens: int
+    num_steps: int | None  # None: the file does not say
 
 
 def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -127,14 +130,19 @@ def _timing(line: Fields, turn: int, turns: int) -> _Timing:
         raise line.error(
             f"accept_length.{at}[{wrong}]", f"must be below draft_length, {depth[wrong]}", int(accepted[wrong])
         )
+    wall_s = by_turn("generate_time").seconds(at)
+    prefill_s = sum(by_turn(key).seconds(at) for key in _PREFILL if key in line)
+    parts_s = prefill_s + float(sum(column.sum() for column in columns.values()))
+    if wall_s < parts_s * (1 - _CLOCK):
+        raise line.error(f"generate_time.{at}", f"must be at least the {parts_s:.6g} s of its parts", wall_s)
     return _Timing(
         fields=line,
         accepted=accepted,
         drafted=depth - 1,
         draft_s=columns["update_time"],
         verify_s=columns["tree_time"] + columns["eval_time"],
-        wall_s=by_turn("generate_time").seconds(at),
-        prefill_s=sum(by_turn(key).seconds(at) for key in _PREFILL if key in line),
+        wall_s=wall_s,
+        prefill_s=prefill_s,
     )
 
 
@@ -149,13 +157,19 @@ def _asked(path: Path) -> Iterator[_Asked]:
         if len(choices) != 1:
             raise line.error("choices", "must hold one answer, the one that is timed", f"{len(choices)} answers")
         choice = choices[0]
-        for turn, num_tokens in enumerate(choice.counts("new_tokens", least=1)):
+        tokens = choice.counts("new_tokens", least=1)
+        steps = [int(count) for count in _steps(choice)] if _STEPS & choice.values.keys() else [None] * len(tokens)
+        if len(steps) != len(tokens):
+            raise choice.error("new_tokens", f"must hold {len(steps)} turns, as its steps do", tokens.tolist())
+        for turn, num_tokens in enumerate(tokens):
             yield _Asked(
                 request_id=f"{question}/{turn + 1}",
                 tag=line.text("category", default=""),
                 session=question,
                 model_id=line.text("model_id", default=""),
+                fields=choice,
                 num_tokens=int(num_tokens),
+                num_steps=steps[turn],
             )
 
 
@@ -171,6 +185,10 @@ def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]
 
 
 def _eagle_answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> RoundsRequest:
+    if asked.num_steps not in (None, len(turn.accepted)):
+        key = "decoding_steps" if "decoding_steps" in asked.fields else "idxs"
+        rule = f"must tell of {len(turn.accepted)} steps in {asked.request_id}, as {turn.fields.place} has them"
+        raise asked.fields.error(key, rule, f"{asked.num_steps} steps")
     start, length = after_prefill(turn.accepted + 1, turn.num_tokens)
     ongoing.findings.note(UNCOUNTED, length - turn.num_tokens)
     rounds = rounds_at(
@@ -317,8 +335,7 @@ def _turns(line: Fields) -> list[_Turn]:
 
 def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]:
     num_tokens = choice.counts("new_tokens", least=0)
-    has_steps = "decoding_steps" in choice
-    steps = choice.counts("decoding_steps", least=0) if has_steps else choice.counts("idxs", least=-1) + 1
+    steps = _steps(choice)
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")
     if len(steps) != len(num_tokens):
@@ -340,6 +357,16 @@ def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]
         )
         for turn in np.flatnonzero(num_tokens).tolist()
     ]
+
+
+_STEPS = {"decoding_steps", "idxs"}
+
+
+def _steps(choice: Fields) -> NDArray[np.int64]:
+    """Steps of each turn: `idxs` has the place of the last one."""
+    return (
+        choice.counts("decoding_steps", least=0) if "decoding_steps" in choice else choice.counts("idxs", least=-1) + 1
+    )
 
 
 def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
