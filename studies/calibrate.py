@@ -5,8 +5,9 @@ end. Both are nearly linear in the terms of a cost as long as the same requests 
 found by Gauss-Newton steps in the logarithm of simulated over observed seconds: a run of the simulator for each term
 gives the derivatives, least squares without negative terms the next step. Squares are weighted again at each step so
 that their sum is one of sizes, and a few outliers do not dominate (iteratively reweighted least squares, Holland and
-Welsch 1977). The same derivatives, bounded, give each term's uncertainty (a sandwich estimate, Huber 1967), and which
-terms the runs cannot separate. Letters: N observed times, T terms.
+Welsch 1977); no time counts more for being steep (bounded influence, Krasker and Welsch 1982). The same derivatives
+give each term's uncertainty (a sandwich estimate over groups of requests that share steps, Liang and Zeger 1986), and
+which terms the runs cannot separate. Letters: N observed times, T terms.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..base.errors import ArgumentError, counted
 from ..base.terminal import Progress
+from ..reports.intervals import t_quantile
 from ..runs.observed import ObservedRequest
 from ..runs.serving import ServingLog
 from ..sim.cost.base import DraftTerms
@@ -69,7 +71,7 @@ _MOST_STEPS = 5  # with derivatives by moves of one size
 _STOPS = 1e-3  # relative change of the terms below which steps end
 _EXACT = 1e-3  # misfit below which the search ends
 _BETTER = 0.02  # relative gain in the misfit that a further term is worth
-_SIGMAS = 1.96  # of a 95% interval
+_GROUPS = 10  # of each run, of requests one after another, whose errors depend on each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class FittedTerm:
 
     term: Term
     seconds: float  # >= 0
-    # ends of a 95% interval, >= 0, as if requests did not depend on each other
+    # ends of a 95% interval, >= 0, as if groups of requests did not depend on each other
     low: float
     high: float
     share: float  # of the observed seconds, about
@@ -188,14 +190,19 @@ class _Found(NamedTuple):
         return float(np.abs(self.errors).mean())
 
     @property
-    def bounded(self) -> Floats:
-        """`[N, T]` the slopes, for what the terms explain and how surely: none changes faster than a term, in shares.
+    def steepness(self) -> Floats:
+        """`[N]` >= 1: how many times as fast as a term a time changes, in shares of both, where that is faster.
 
         A request that comes during a step waits for its end, after up to hundreds of steps that are all longer: the
         wait is a sawtooth of the term, whose slopes say nothing of its trend.
         """
-        steepest = np.abs(self.slopes * self.values).max(axis=1, keepdims=True)
-        slopes: Floats = self.slopes / np.maximum(1.0, steepest)
+        steepest: Floats = np.maximum(1.0, np.abs(self.slopes * self.values).max(axis=1))
+        return steepest
+
+    @property
+    def bounded(self) -> Floats:
+        """`[N, T]` the slopes, none steeper than a term itself."""
+        slopes: Floats = self.slopes / self.steepness[:, None]
         return slopes
 
 
@@ -216,6 +223,9 @@ class _Fit:
         self._timed = self._observed > 0
         self._is_first = (np.arange(len(self._observed)) % 2 == 0)[self._timed]  # `[N]` times to first tokens
         self._num_times = int(self._timed.sum())
+        self._groups = np.concatenate([_groups_of(run) + _GROUPS * place for place, run in enumerate(runs)])[
+            self._timed
+        ]
         self._begin, self._alone = _begin(runs), _alone(runs)
         self._more = [term for term in MORE if term.member == TARGET or len(self._lengths) > 1]
         self._core = [term for term in CORE if self._lengths or term.member == TARGET]
@@ -359,8 +369,12 @@ class _Fit:
         scaled = found.bounded / np.where(told, effects, 1.0)  # of terms as shares of the seconds
         weights = self._weights(found.errors)
         inner = np.linalg.pinv(scaled.T @ (weights[:, None] * scaled), rcond=1e-10)
-        spread = inner @ (scaled.T @ ((weights * found.errors)[:, None] ** 2 * scaled)) @ inner
-        spread *= self._num_times / max(1, self._num_times - len(terms))
+        names, groups = np.unique(self._groups, return_inverse=True)
+        pulls = np.zeros((len(names), len(terms)))
+        np.add.at(pulls, groups, (weights * found.errors / found.steepness)[:, None] * scaled)
+        spread = inner @ (pulls.T @ pulls) @ inner
+        spread *= self._num_times / max(1, self._num_times - len(terms)) * len(names) / max(1, len(names) - 1)
+        sigmas = t_quantile(max(1, len(names) - len(terms)))
         sure: list[tuple[float, Term | None]] = []
         for place in range(len(terms)):
             rest = np.delete(scaled, place, axis=1)
@@ -370,7 +384,7 @@ class _Fit:
                 unexplained = scaled[:, place] - rest @ fit
                 left = float((unexplained**2).sum() / max((scaled[:, place] ** 2).sum(), 1e-300))
                 other = [one for one in terms if one != terms[place]][int(np.abs(fit).argmax())]
-            width = _SIGMAS * float(np.sqrt(max(0.0, spread[place, place])))
+            width = sigmas * float(np.sqrt(max(0.0, spread[place, place])))
             sure.append((width if told[place] and left > _APART else float("inf"), other))
         return sure
 
@@ -385,7 +399,7 @@ def _solved(found: _Found, weights: Floats) -> Floats:
 
     Exact: every choice of terms that are 0 is tried, since there are few.
     """
-    root = np.sqrt(weights)
+    root = np.sqrt(weights) / found.steepness
     scale = np.maximum(np.abs(found.slopes).mean(axis=0), 1e-300)
     matrix = root[:, None] * (found.slopes / scale)
     wanted = root * (found.slopes @ found.values - found.errors)
@@ -431,6 +445,12 @@ def simulated_ps(requests: ReplayedRequests, served: ServingLog) -> Floats:
     rows, columns = requests.rows_of(served), served.requests
     first, ended = columns["first_token_at_ps"][rows], columns["ended_at_ps"][rows]
     return np.stack([first - columns["arrived_at_ps"][rows], ended - first], axis=1).astype(np.float64)
+
+
+def _groups_of(run: Replayable) -> NDArray[np.int64]:
+    """`[2 R]` the group of each time of `observed_ps`, 0 to `_GROUPS` - 1; both of a request are in one."""
+    count = len(observed_ps(run.requests.requests))
+    return np.repeat(np.arange(count) * _GROUPS // max(1, count), 2)
 
 
 def _rounds_s(run: Replayable) -> list[float]:
