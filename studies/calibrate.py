@@ -364,17 +364,17 @@ class _Fit:
 
     def _sureness(self, terms: Sequence[Term], found: _Found) -> list[tuple[float, Term | None]]:
         """Of each term: half its 95% interval as a share of the seconds; the term hardest to separate from it."""
+        names, groups = np.unique(self._groups, return_inverse=True)
+        free = len(names) - len(terms)
         effects = np.abs(found.bounded).mean(axis=0)
-        told = effects > 0
+        told = (effects > 0) & (free > 0)  # as many terms as groups leave no errors to tell by
         scaled = found.bounded / np.where(told, effects, 1.0)  # of terms as shares of the seconds
         weights = self._weights(found.errors)
         inner = np.linalg.pinv(scaled.T @ (weights[:, None] * scaled), rcond=1e-10)
-        names, groups = np.unique(self._groups, return_inverse=True)
         pulls = np.zeros((len(names), len(terms)))
         np.add.at(pulls, groups, (weights * found.errors / found.steepness)[:, None] * scaled)
-        spread = inner @ (pulls.T @ pulls) @ inner
-        spread *= self._num_times / max(1, self._num_times - len(terms)) * len(names) / max(1, len(names) - 1)
-        sigmas = t_quantile(max(1, len(names) - len(terms)))
+        spread = inner @ (pulls.T @ pulls) @ inner * (len(names) / max(1, free))
+        sigmas = t_quantile(max(1, free))
         sure: list[tuple[float, Term | None]] = []
         for place in range(len(terms)):
             rest = np.delete(scaled, place, axis=1)

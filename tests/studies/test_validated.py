@@ -599,6 +599,13 @@ def test_errors_below_what_the_simulator_distinguishes_count_alike():
     assert first < 1e3 * rest
 
 
+def test_as_many_requests_as_terms_do_not_say_how_sure_these_are(observed_runs, tmp_path):
+    write_observed(told_of(requests_of(3, 2), 0, observed_runs / "c.toml"), tmp_path / "few")
+    found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", calibrate_on=tmp_path / "few")
+    assert [(term.low, term.high) for term in found.calibration.terms] == [(0, math.inf)] * 2
+    assert all(f"these runs cannot tell {term.term}" in str(found) for term in found.calibration.terms)
+
+
 def test_a_wait_that_is_steep_in_a_term_makes_it_no_surer():
     """A request that came during the hundredth step waits for its end: a sawtooth of the seconds of a step."""
     found = calibrate._Found(np.array([2.0]), np.zeros(3), np.array([[0.5], [0.25], [-50.0]]))
