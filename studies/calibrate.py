@@ -13,6 +13,7 @@ which terms the runs cannot separate. Letters: N observed times, T terms.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -124,7 +125,12 @@ class FittedSeconds:
         """The documented form (docs/observing.md)."""
         terms = [
             {"member": self.target if one.term.member == TARGET else one.term.member, "field": one.term.field}
-            | {"seconds": one.seconds, "low": one.low, "high": one.high, "share": one.share}
+            | {
+                "seconds": one.seconds,
+                "low": one.low,
+                "high": None if one.high == inf else one.high,
+                "share": one.share,
+            }
             for one in self.terms
         ]
         return {
@@ -223,9 +229,8 @@ class _Fit:
         self._timed = self._observed > 0
         self._is_first = (np.arange(len(self._observed)) % 2 == 0)[self._timed]  # `[N]` times to first tokens
         self._num_times = int(self._timed.sum())
-        self._groups = np.concatenate([_groups_of(run) + _GROUPS * place for place, run in enumerate(runs)])[
-            self._timed
-        ]
+        groups = [_groups_of(run) + _GROUPS * place for place, run in enumerate(runs)]
+        self._groups = np.concatenate(groups)[self._timed]
         self._begin, self._alone = _begin(runs), _alone(runs)
         self._more = [term for term in MORE if term.member == TARGET or len(self._lengths) > 1]
         self._core = [term for term in CORE if self._lengths or term.member == TARGET]
@@ -265,7 +270,7 @@ class _Fit:
             effect = float(np.abs(found.bounded[:, place]).mean())
             if not width <= CORE_TOLD:
                 untold.append(_cannot_tell(terms[place], other))
-            value, either = float(found.values[place]), width / effect if effect else float("inf")
+            value, either = float(found.values[place]), width / effect if effect else inf
             fitted.append(
                 FittedTerm(
                     term=terms[place],
@@ -385,7 +390,7 @@ class _Fit:
                 left = float((unexplained**2).sum() / max((scaled[:, place] ** 2).sum(), 1e-300))
                 other = [one for one in terms if one != terms[place]][int(np.abs(fit).argmax())]
             width = sigmas * float(np.sqrt(max(0.0, spread[place, place])))
-            sure.append((width if told[place] and left > _APART else float("inf"), other))
+            sure.append((width if told[place] and left > _APART else inf, other))
         return sure
 
 
@@ -403,7 +408,7 @@ def _solved(found: _Found, weights: Floats) -> Floats:
     scale = np.maximum(np.abs(found.slopes).mean(axis=0), 1e-300)
     matrix = root[:, None] * (found.slopes / scale)
     wanted = root * (found.slopes @ found.values - found.errors)
-    best, least = found.values, float("inf")
+    best, least = found.values, inf
     count = len(found.values)
     for size in range(1, count + 1):
         for places in map(list, combinations(range(count), size)):

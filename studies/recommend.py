@@ -68,7 +68,7 @@ def recommend(
     asked = checked(RecommendOptions, options)
     check_lengths(asked)
     setting = setting_of(recording, asked)
-    version_of(asked, setting)  # raises before the long runs
+    engine, _ = version_of(asked, setting)  # raises before the long runs
     drafter = drafter_of(setting.recording, asked.drafter)
     present = present_of(setting.recording, drafter, asked.present)
     halves = halves_of(setting.recording, asked)
@@ -84,7 +84,7 @@ def recommend(
     compared = tuple(others.comparisons[batch] for batch in batches)
     bare = setting.priced().bound_only
     told = [] if bare else [each for each in found if not each.open_between]
-    if found[0].open_between and ENGINES[version_of(asked, setting)[0]].alone:
+    if found[0].open_between and ENGINES[engine].alone:
         told = []  # it never runs the other numbers
     schedule, one_for_all = _settable(told, asked, setting, drafter, of=len(found)) if told else ({}, [])
     split = setting.tensor_parallel

@@ -603,6 +603,7 @@ def test_as_many_requests_as_terms_do_not_say_how_sure_these_are(observed_runs, 
     write_observed(told_of(requests_of(3, 2), 0, observed_runs / "c.toml"), tmp_path / "few")
     found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", calibrate_on=tmp_path / "few")
     assert [(term.low, term.high) for term in found.calibration.terms] == [(0, math.inf)] * 2
+    assert [(term["low"], term["high"]) for term in found.to_json()["calibration"]["terms"]] == [(0, None)] * 2
     assert all(f"these runs cannot tell {term.term}" in str(found) for term in found.calibration.terms)
 
 
