@@ -367,9 +367,8 @@ def test_cells_are_as_the_leaderboard_has_them(tmp_path, name):
     (found,) = checks(BoardRuns(runs), [ArenaCell.parse(name)])
     assert found.chain == said["best_static"]
     others = {check: ratio for check, ratio in said["ratios"].items() if check != OTHERS}
-    # SpecRouter has changed since the board was played, by 0.6% in the second cell.
-    assert found.ratios == pytest.approx(others, rel=1e-2)
-    assert found.beyond == pytest.approx(said["after_first_tokens"], rel=1e-2)
+    assert found.ratios == pytest.approx(others, rel=1e-9)
+    assert found.beyond == pytest.approx(said["after_first_tokens"], rel=1e-9)
 
 
 @pytest.mark.slow
