@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..base.errors import counted
 from ..traces.contexts.check import TrieSummary
 from ..traces.contexts.meta import TrieMeta
@@ -27,6 +29,7 @@ def _rounds_facts(summary: RoundsSummary) -> Grid:
         "requests": f"{total.num_requests:,}",
         "tokens": f"{prompt_tokens} prompt, {total.num_output_tokens:,} output",
         "texts": f"token ids of {counted(summary.num_texts, 'request')}" if summary.num_texts else "no token ids",
+        **_stated(summary),
         "seconds measured for": ", ".join(_measured(summary)) or "nothing",
         "size": "in memory" if summary.size_bytes is None else f"{summary.size_bytes / 1e6:.2f} MB",
         "hardware": meta.hardware or "unknown",
@@ -40,6 +43,18 @@ def _drafters(summary: RoundsSummary) -> Iterator[str]:
         window = "window unknown" if drafter.window is None else f"window {drafter.window}"
         kind = "depends on the start" if drafter.by_start else "reads tokens only"
         yield f"{drafter.name} ({window}, {kind}{', after a prefill' if drafter.prefilled else ''})"
+
+
+def _stated(summary: RoundsSummary) -> dict[str, str]:
+    """Of drafters whose log states acceptance, the share of drafts that keep each position; of others nothing."""
+    rows = {}
+    for drafter in summary.meta.drafters:
+        if (stated := drafter.stated) is not None:
+            window = drafter.window or 1
+            kept = np.cumprod([*stated.hazards, *[stated.hazards[-1]] * window][:window])
+            drafting = f"; {stated.drafting:.1%} of the steps draft" if stated.drafting < 1 else ""
+            rows[f"{drafter.name} keeps by position"] = ", ".join(f"{share:.1%}" for share in kept) + drafting
+    return rows
 
 
 def _measured(summary: RoundsSummary) -> Iterator[str]:

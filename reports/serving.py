@@ -127,7 +127,7 @@ def _of_member(log: ServingLog, level: int, duration_ps: int) -> MemberMetrics:
         hit_share_tokens=ratio(sum(one.found_tokens for one in lookups), sum(one.asked_tokens for one in lookups)),
         cached_prompt_share=ratio(
             int(np.sum(log.requests["cached_tokens"][scheduled, level])),
-            int(np.sum(log.requests["prompt_tokens"][scheduled])),
+            int(np.sum(log.requests["prompt_tokens"][scheduled])) if any(one.asked_tokens for one in lookups) else 0,
         ),
     )
 

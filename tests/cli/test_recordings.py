@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from paceline.traces.rounds.rounds import StatedAcceptance
 
 from ..traces.importers.foreign_files import answer, one_file_each, positions, write_lines
 from ..traces.making import edit_meta, edit_table, timed_trace, write
@@ -201,6 +202,16 @@ def test_what_no_method_says_is_no_row(tmp_path):
     assert [line for line in told.splitlines() if line.startswith("│ - ")] == []
     assert "seconds measured for │ nothing" in told
     assert "what is exact" not in told
+
+
+def test_acceptance_that_a_log_states_is_shown_by_position(tmp_path):
+    trace = bernoulli_trace(by_start=True, requests=1)
+    stated = StatedAcceptance(hazards=(0.8, 0.5), drafting=0.75)
+    drafters = tuple(one.model_copy(update={"window": 3, "stated": stated}) for one in trace.meta.drafters)
+    meta, requests = trace.meta.model_copy(update={"drafters": drafters}), [replace(trace.requests[0], rounds={})]
+    write(replace(trace, meta=meta, requests=requests), tmp_path / "coins.trace")
+    told = done("trace", "inspect", "coins.trace")
+    assert "d keeps by position  │ 80.0%, 40.0%, 20.0%; 75.0% of the steps draft" in told
 
 
 def test_an_import_names_no_tokenizer_and_a_spoilt_one_is_refused_in_one_line(tmp_path):

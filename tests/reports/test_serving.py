@@ -74,7 +74,8 @@ def test_load_and_members_by_hand():
     assert found.waiting_mean == pytest.approx(2 / 6)
     assert found.busy_share == pytest.approx(5.9 / 6)
     draft, target = found.members
-    assert (draft.verifications, draft.acceptance_length, draft.kv_use_mean, draft.hit_share_blocks) == (0, *[None] * 3)
+    assert (draft.verifications, draft.acceptance_length, draft.kv_use_mean) == (0, None, None)
+    assert (draft.hit_share_blocks, draft.hit_share_tokens, draft.cached_prompt_share) == (None, None, None)
     assert target.kv_use_mean == pytest.approx((2 + 12) / (8 * 6))
     assert target.kv_use_max == 3 / 8
     assert (target.hit_share_blocks, target.hit_share_tokens) == (1 / 3, 16 / 70)

@@ -125,8 +125,8 @@ _UNSTATED = (
     "that no step kept whole"
 )
 _BY_STEP, _CAPS = "spec_proposed_drafts_histogram", "spec_cap_lens_histogram"
-_MEAN_LENGTH, _KEPT = "spec_accept_length", "spec_num_correct_drafts"
-_SHARES = (_MEAN_LENGTH, "spec_accept_rate", _KEPT, "spec_accept_token_num")
+_MEAN_LENGTH, _RATE = "spec_accept_length", "spec_accept_rate"
+_KEPT = ("spec_num_correct_drafts", "spec_accept_token_num")
 _ROUNDED = 0.01  # of a mean: versions print it with two decimals or all
 _PLAIN_STEPS = "steps drafted nothing: answers have more tokens than the steps that are counted give"
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
@@ -150,8 +150,8 @@ def _proposed(path: Path) -> _Proposed:
         try:
             metas = [meta for answer in answers_of(line) if (meta := _meta(answer)) is not None]
             for meta in metas:
-                steps, drafted, key = meta.count(_STEPS, least=0, default=0), _drafted(meta), _histogram_key(meta)
-                longest = max(longest, -1 if key is None else len(meta.counts(key, least=0)) - 1)
+                steps, drafted = meta.count(_STEPS, least=0, default=0), _first(meta, _DRAFTED)
+                longest = max(longest, -1 if (found := _histogram(meta)) is None else len(found[1]) - 1)
                 by_step = _by_step(meta)
                 if by_step is not None:
                     most = max(most, (len(by_step) - 1, len(by_step) - 1))
@@ -165,8 +165,9 @@ def _proposed(path: Path) -> _Proposed:
     return _Proposed(window or None, longest if longest >= 0 else None, _num_beside(spans))
 
 
-def _drafted(meta: Fields) -> int | None:
-    return next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
+def _first(meta: Fields, keys: Sequence[str]) -> int | None:
+    """The count that versions call by one of these keys."""
+    return next((meta.count(key, least=0) for key in keys if key in meta), None)
 
 
 def _by_step(meta: Fields) -> Ints | None:
@@ -183,8 +184,9 @@ def _by_step(meta: Fields) -> Ints | None:
     return found[: some[-1] + 1] if len(some) and some[-1] else None
 
 
-def _histogram_key(meta: Fields) -> str | None:
-    return next((key for key in _HISTOGRAMS if meta.values.get(key)), None)
+def _histogram(meta: Fields) -> tuple[str, Ints] | None:
+    """(its key, `[W + 1]` steps that kept 0, 1, ... tokens), None without one."""
+    return next(((key, meta.counts(key, least=0)) for key in _HISTOGRAMS if meta.values.get(key)), None)
 
 
 def _sees_sglang(found: Fields) -> bool:
@@ -212,10 +214,10 @@ def _parse_sglang(proposed: _Proposed, file: Responses, line: Fields) -> RoundsR
     steps = meta.count(_STEPS, least=0, default=0)
     if steps:
         counted = _counted(file.ongoing, file.drafter(), meta, tokens, steps, proposed)
-        _check_mean(meta, counted)
-        _note_plain_steps(file, counted)
+        _check_mean(meta, _MEAN_LENGTH, counted)
+        file.ongoing.findings.note(_PLAIN_STEPS, _num_plain(counted))
         return _timed(file, meta, counted_request(file, counting, meta, request_id, counted))
-    for key in (*_HISTOGRAMS, *_DRAFTED, *_SHARES):
+    for key in (*_HISTOGRAMS, *_DRAFTED, _MEAN_LENGTH, _RATE, *_KEPT):
         told = meta.values.get(key)
         if any(told) if isinstance(told, list) else told:
             raise meta.error(key, f"must stand beside {_STEPS}, the steps that it is of", told)
@@ -253,25 +255,36 @@ def _num_beside(spans: Sequence[tuple[float, float]]) -> int:
     return len(beside)
 
 
-def _check_mean(meta: Fields, counted: Counted) -> None:
-    """Refuse a mean of another number of tokens than the steps gave or the answer has, which its end may cut."""
-    if _MEAN_LENGTH not in meta:
+def _check_mean(fields: Fields, key: str, counted: Counted, others: int = 0) -> None:
+    """Refuse a mean of another number of tokens than the steps gave or the answer has, which its end may cut.
+
+    It may be over up to `others` iterations beside the steps.
+    """
+    if key not in fields:
         return
-    told, steps, given = meta.rate(_MEAN_LENGTH, most=1e6), counted.num_steps, counted.num_steps + counted.num_accepted
+    told, steps, given = fields.rate(key, most=1e6), counted.num_steps, counted.num_steps + counted.num_accepted
     least, most = min(counted.num_tokens, given) - 1, max(counted.num_tokens, given) + 1
-    if told and not least * (1 - _ROUNDED) <= told * steps <= most * (1 + _ROUNDED):
-        rule = f"must be about {counted.num_tokens / steps:.4g}, {counted.num_tokens} tokens by {steps} steps"
-        raise meta.error(_MEAN_LENGTH, rule, told)
+    if told and not (least * (1 - _ROUNDED) <= told * (steps + others) and told * steps <= most * (1 + _ROUNDED)):
+        iterations = steps + others
+        rule = f"must be about {counted.num_tokens / iterations:.4g}, {counted.num_tokens} tokens by {iterations} steps"
+        raise fields.error(key, rule, told)
 
 
-def _note_plain_steps(file: Responses, counted: Counted) -> None:
-    """Note steps beyond those that a log counts, which verified nothing."""
-    file.ongoing.findings.note(_PLAIN_STEPS, max(counted.num_emitted - counted.num_steps - counted.num_accepted, 0))
+def _num_plain(counted: Counted) -> int:
+    """Steps beyond those that a log counts, which verified nothing."""
+    return max(counted.num_emitted - counted.num_steps - counted.num_accepted, 0)
 
 
 def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, proposed: _Proposed) -> Counted:
     """The counts of a response, with the window of the file."""
-    drafted, window, by_step = _drafted(meta), proposed.window, _by_step(meta)
+    drafted, window, by_step = _first(meta, _DRAFTED), proposed.window, _by_step(meta)
+    found, kept = _histogram(meta), _first(meta, _KEPT)
+    if found is not None:
+        kept = int(found[1] @ np.arange(len(found[1])))
+        for told in _KEPT:
+            meta.check_equal(told, (kept,), f"the tokens that {found[0]} adds up to")
+    if kept is not None and drafted:
+        meta.check_mean(_RATE, kept / drafted, f"{kept} correct of {drafted} proposed tokens")
     deepest = None if drafted is None else drafted / steps
     if by_step is not None:
         drafted, deepest = int(by_step @ np.arange(len(by_step))), len(by_step) - 1
@@ -280,19 +293,16 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     if stated is not None and deepest is not None and deepest > stated:
         ongoing.findings.remark(TREES.format(name))
         drafted = by_step = None
-    key = _histogram_key(meta)
-    if key is None:
+    if found is None:
         ongoing.findings.forms.add("request means")
         if tokens - 1 < steps:
             raise meta.error(_STEPS, f"must be less than the {tokens} tokens of the answer", steps)
-        return Counted(
-            num_tokens=tokens, num_steps=steps, num_accepted=tokens - 1 - steps, num_drafted=drafted, window=window
-        )
+        kept = max(kept or 0, tokens - 1 - steps)  # the end may cut some; 0.5.5 counts none of its n-grams'
+        return Counted(num_tokens=tokens, num_steps=steps, num_accepted=kept, num_drafted=drafted, window=window)
     ongoing.findings.forms.add("histograms")
-    histogram = meta.counts(key, least=0)
+    key, histogram = found
     counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
     counted = replace(counted, drafted_histogram=by_step, keys=(key, _CAPS if meta.values.get(_CAPS) else _BY_STEP))
-    meta.check_equal(_KEPT, (counted.num_accepted,), f"the tokens that {key} adds up to")
     if counted.num_steps != steps:
         rule = f"must count each of the {steps} steps of {_STEPS} once, by the tokens that it kept"
         raise meta.error(key, rule, f"{counted.num_steps} steps")
@@ -334,9 +344,11 @@ def _parse_trtllm(any_statistics: bool, file: Responses, line: Fields) -> Rounds
     statistics = within(choice, "speculative_decoding")
     file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
+    if statistics is not None and not _num_plain(counted):  # plain ones may be more than the answer's tokens tell
+        _check_mean(choice, _MEAN, counted, others=1)
     if silent := statistics is None and any_statistics and not counted.num_accepted:
         counted = replace(counted, num_drafted=0, window=1)  # statistics are left out where nothing was drafted
-    _note_plain_steps(file, counted)
+    file.ongoing.findings.note(_PLAIN_STEPS, _num_plain(counted))
     file.ongoing.findings.forms.add("histograms" if silent or statistics is not None else "request means")
     return counted_request(file, usage_of(line), statistics or choice, request_id, counted)
 

@@ -38,6 +38,7 @@ from .totals import (
     check_depth,
     drafting_share,
     even_lengths,
+    hazard_of_steps,
     hazards_of_mean,
     hazards_of_rates,
     note_short_drafts,
@@ -512,7 +513,11 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
             ongoing.findings.remark(TREES.format(log.name))
         key, length = _mean(ongoing, fields, engine, found, near, window)
         ongoing.findings.forms.add("mean")
-        yield from log.requests(lengths, hazards_of_mean(fields, key, length, window), window=window)
+        hazards = hazards_of_mean(fields, key, length, window)
+        if found.counted_length is not None and lengths is not None:  # tokens of answers: their ends are cut already
+            answers = np.array([tokens - 1 for _, tokens in lengths if tokens])
+            hazards = (hazard_of_steps(answers, found.total(engine.verified) or 0.0, window),)
+        yield from log.requests(lengths, hazards, window=window)
 
     return read
 

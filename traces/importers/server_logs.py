@@ -208,10 +208,11 @@ class _Log:
         elif found := _DRAFT.search(line):
             told = self._drafted(place, line, twice=False)
             told.counts |= {"draft_n_accepted": int(found["accepted"]), "draft_n": int(found["drafted"])}
-            told.window = _positions(place, found["rates"])
             told.mean = _checked_line(place, found)
+            told.window = _positions(place, found["rates"], told)
         elif found := _BY_PLACE.search(line):
-            self._drafted(place, line, twice=True).window = _positions(place, found["rates"])
+            told = self._drafted(place, line, twice=True)
+            told.window = _positions(place, found["rates"], told)
         elif found := _STATISTICS.search(line):
             if (told_of := self._open.get(self._whose)) is not None and told_of.has_answer:
                 self._statistics.take(told_of, self._whose[0], found)
@@ -257,11 +258,11 @@ def _times(place: str, line: str) -> dict[str, int | float]:
     return {}
 
 
-def _positions(place: str, rates: str | None) -> int | None:
-    """Number of positions with a rate; raises TraceFormatError for rates that rise."""
+def _positions(place: str, rates: str | None, told: _Told) -> int | None:
+    """Number of positions with a rate; raises TraceFormatError for rates that rise, or of another mean than told."""
     if not rates or not rates.strip():
         return None
-    texts = rates.split(",")
+    texts = [text.strip() for text in rates.split(",")]
     try:
         hazards_of_rates(Fields(place, {}), "acceptance rate per position", np.array([float(text) for text in texts]))
     except ValueError as error:
@@ -269,7 +270,16 @@ def _positions(place: str, rates: str | None) -> int | None:
             raise
         rule = "must be numbers"
         raise TraceFormatError(place, "acceptance rate per position", rule, rates.strip()[:60]) from None
+    if told.mean is not None and all(map(_LLAMACPP_NUMBER.fullmatch, texts)):
+        _check_sum(told.mean[0], "mean len", told.mean[1], texts)
     return len(texts)
+
+
+def _check_sum(place: str, field: str, mean: str, rates: Sequence[str]) -> None:
+    """Raise for a mean length that is not 1 and the sum of the rates per position, all as printed."""
+    kept, rounding = sum(map(float, rates)), sum(map(half_of_last_digit, rates))
+    why = f"1 and the sum of the {len(rates)} rates per position"
+    check_agrees(place, field, mean, 1 + kept - rounding, 1 + kept + rounding, why)
 
 
 def _checked_line(place: str, found: re.Match[str]) -> tuple[str, str, int, int] | None:
@@ -719,8 +729,8 @@ def _check(place: str, line: str, rates: Sequence[str], accepted: int, drafted: 
     least, most = accepted / drafted, accepted / drafted * len(rates)
     of_counts = f"{accepted} accepted of {drafted} drafted tokens, at most {len(rates)} a draft"
     if mean := _MEAN.search(line):
-        field, by_rates = "Mean acceptance length", f"1 and the sum of the {len(rates)} rates per position"
-        check_agrees(place, field, mean[1], 1 + kept - rounding, 1 + kept + rounding, by_rates)
+        field = "Mean acceptance length"
+        _check_sum(place, field, mean[1], rates)
         check_agrees(place, field, mean[1], 1 + least, 1 + most, of_counts)
     check_agrees(place, f"{_RATES_WORDS} (sum)", f"{kept:.9f}", least - rounding, most + rounding, of_counts)
     if share := _SHARE.search(line):

@@ -51,7 +51,7 @@ from .totals import Counted, draw_steps
 
 _sees_times = having("accept_length", "draft_length", "tree_time")
 _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
-_CLOCK = 1e-3  # share by which the parts of an answer may add up to more than it took
+_CLOCK = 1e-3  # share by which two clocks differ, or the parts of an answer add up to more than it took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,9 @@ class _Asked:
     model_id: str
     fields: Fields  # its object
     num_tokens: int
-    num_steps: int | None  # None: the file does not say
+    num_steps: int | None  # None: the file does not say, nor below
+    emitted: NDArray[np.int64] | None  # `[R]` tokens of each step
+    wall_s: float  # NaN: the file does not say
 
 
 def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -158,9 +160,11 @@ def _asked(path: Path) -> Iterator[_Asked]:
             raise line.error("choices", "must hold one answer, the one that is timed", f"{len(choices)} answers")
         choice = choices[0]
         tokens = choice.counts("new_tokens", least=1)
-        steps = [int(count) for count in _steps(choice)] if _STEPS & choice.values.keys() else [None] * len(tokens)
-        if len(steps) != len(tokens):
+        steps = _steps(choice) if _STEPS & choice.values.keys() else None
+        if steps is not None and len(steps) != len(tokens):
             raise choice.error("new_tokens", f"must hold {len(steps)} turns, as its steps do", tokens.tolist())
+        lengths = None if steps is None else _lengths(choice, steps, tokens)
+        wall_s = _wall_s(choice, len(tokens))
         for turn, num_tokens in enumerate(tokens):
             yield _Asked(
                 request_id=f"{question}/{turn + 1}",
@@ -169,7 +173,9 @@ def _asked(path: Path) -> Iterator[_Asked]:
                 model_id=line.text("model_id", default=""),
                 fields=choice,
                 num_tokens=int(num_tokens),
-                num_steps=steps[turn],
+                num_steps=None if steps is None else int(steps[turn]),
+                emitted=None if lengths is None else lengths[turn],
+                wall_s=float(wall_s[turn]),
             )
 
 
@@ -189,6 +195,13 @@ def _eagle_answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> 
         key = "decoding_steps" if "decoding_steps" in asked.fields else "idxs"
         rule = f"must tell of {len(turn.accepted)} steps in {asked.request_id}, as {turn.fields.place} has them"
         raise asked.fields.error(key, rule, f"{asked.num_steps} steps")
+    if asked.emitted is not None and (wrong := np.flatnonzero(asked.emitted != turn.accepted + 1)).size:
+        step = int(wrong[0])
+        rule = f"must be {turn.accepted[step] + 1} in step {step} of {asked.request_id}, by accept_length of its times"
+        raise asked.fields.error("accept_lengths", rule, int(asked.emitted[step]))
+    if abs(asked.wall_s - turn.wall_s) > _CLOCK * turn.wall_s:
+        rule = f"must be the {turn.wall_s:.6g} s of generate_time in {asked.request_id}, of {turn.fields.place}"
+        raise asked.fields.error("wall_time", rule, asked.wall_s)
     start, length = after_prefill(turn.accepted + 1, turn.num_tokens)
     ongoing.findings.note(UNCOUNTED, length - turn.num_tokens)
     rounds = rounds_at(
@@ -340,9 +353,7 @@ def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]
         raise choice.error("new_tokens", "must hold a turn", "none")
     if len(steps) != len(num_tokens):
         raise choice.error("new_tokens", f"must hold {len(steps)} turns, as its steps do", num_tokens.tolist())
-    wall_s = choice.all_seconds("wall_time") if "wall_time" in choice else np.full(len(steps), nan)
-    if len(wall_s) != len(steps):
-        raise choice.error("wall_time", f"must hold {len(steps)} turns, as its steps do", wall_s.tolist())
+    wall_s = _wall_s(choice, len(steps))
     lengths = _lengths(choice, steps, num_tokens)
     return [
         _Turn(
@@ -357,6 +368,14 @@ def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]
         )
         for turn in np.flatnonzero(num_tokens).tolist()
     ]
+
+
+def _wall_s(choice: Fields, turns: int) -> NDArray[np.float64]:
+    """`[T]` seconds of the turns, NaN where the file does not say."""
+    wall_s = choice.all_seconds("wall_time") if "wall_time" in choice else np.full(turns, nan)
+    if len(wall_s) != turns:
+        raise choice.error("wall_time", f"must hold {turns} turns, as its steps do", wall_s.tolist())
+    return wall_s
 
 
 _STEPS = {"decoding_steps", "idxs"}

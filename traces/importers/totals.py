@@ -20,7 +20,7 @@ Letters: R rounds, W the window.
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ Ints = NDArray[np.int64]
 
 _SWEEPS = 24  # exchanges of each round: few are enough to forget the even start
 _HALVINGS = 45  # to 3e-14, where 1 - h can still be divided by
+_SETTLED = 64  # longest rounds, after which the steps for a token are those of any other
 
 
 def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) -> Ints:
@@ -105,12 +106,35 @@ def constant_hazard(mean: float, drafted: Ints) -> float:
 
 def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -> float:
     """The same for `[L]` lengths of drafts and the shares of the rounds that have each."""
+    # A draft keeps the sum of h^1 to h^length on average.
+    return _least(lambda h: float(shares @ (h * (1.0 - np.power(h, lengths.astype(np.float64))) / (1.0 - h))) >= mean)
+
+
+def hazard_of_steps(answers: Ints, steps: float, window: int) -> float:
+    """The same of rounds that draft `window` and take `steps` for `[A]` tokens of answers, whose ends cut the last."""
+    lengths, counts = np.unique(answers, return_counts=True)
+    longest = min(int(lengths[-1]), _SETTLED * (window + 1))
+
+    def few(h: float) -> bool:
+        # Steps for n tokens: one, and those for what it leaves, with the chance of each number of tokens that it emits.
+        for_tokens, whole = np.zeros(longest + 1), h**window
+        refused = 0.0  # sum over j up to the window of h^(j - 1) times the steps for n - j tokens
+        for n in range(1, longest + 1):
+            beyond = for_tokens[n - 1 - window] if n > window else 0.0
+            refused = for_tokens[n - 1] + h * refused - whole * beyond
+            for_tokens[n] = 1.0 + (1.0 - h) * refused + whole * beyond
+        more = (lengths - longest).clip(0) * (1.0 - h) / (1.0 - h * whole)  # by then the mean number of each token
+        return float(counts @ (for_tokens[lengths.clip(max=longest)] + more)) <= steps
+
+    return _least(few)
+
+
+def _least(enough: Callable[[float], bool]) -> float:
+    """The least probability that is enough."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        # A draft keeps the sum of h^1 to h^length on average.
-        kept = float(shares @ (middle * (1.0 - np.power(middle, lengths.astype(np.float64))) / (1.0 - middle)))
-        low, high = (middle, high) if kept < mean else (low, middle)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return (low + high) / 2.0
 
 

@@ -18,7 +18,14 @@ from paceline.traces.importers import ImportOptions, choose_format, format_names
 from paceline.traces.importers.formats import FORMATS, detect, format_named
 from paceline.traces.importers.reading import half_of_last_digit
 from paceline.traces.importers.responses import place_plain_steps
-from paceline.traces.importers.totals import constant_hazard, draw_accepted, pair, place, spread
+from paceline.traces.importers.totals import (
+    constant_hazard,
+    draw_accepted,
+    hazard_of_steps,
+    pair,
+    place,
+    spread,
+)
 from paceline.traces.rounds.on_disk import read_rounds
 from paceline.traces.shapes import shape_called
 from prometheus_client.parser import text_string_to_metric_families
@@ -487,6 +494,19 @@ def test_a_constant_hazard_meets_its_mean():
     for window, share in product((1, 3, 8), (0.0, 0.1, 0.5, 0.97, 1.0)):
         hazard = constant_hazard(share * window, np.array([window]))
         assert sum(hazard**depth for depth in range(1, window + 1)) == pytest.approx(share * window, abs=1e-9)
+
+
+def test_ends_of_answers_are_cut_once():
+    def steps(tokens, hazard, window):
+        emitted = [(kept + 1, hazard**kept * (1 - hazard)) for kept in range(window)] + [(window + 1, hazard**window)]
+        return 1 + sum(prob * steps(tokens - many, hazard, window) for many, prob in emitted) if tokens > 0 else 0.0
+
+    for tokens, hazard, window in ((2, 0.6, 1), (5, 0.8, 3), (9, 0.5, 2)):
+        answers = np.array([tokens, tokens, tokens + 1])
+        total = sum(steps(many, hazard, window) for many in answers.tolist())
+        assert hazard_of_steps(answers, total, window) == pytest.approx(hazard)
+    # A long answer: a step for each mean round, of 1.5 tokens, and for the third of a token that the last overshoots.
+    assert hazard_of_steps(np.array([10**6]), (10**6 + 1 / 3) / 1.5, 1) == pytest.approx(0.5, abs=1e-9)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(-3, 6), st.integers(0, 20))
