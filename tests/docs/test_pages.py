@@ -19,7 +19,7 @@ from .web_site import lay_out
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.py)`")
-MADE = {"by_the_coin.py", "mistakes.py", "my_router.py"}  # the page that names one makes it
+MADE = {"mistakes.py", "my_router.py"}  # the page that names one makes it
 PYPROJECT = "".join((ROOT / place / "pyproject.toml").read_text(encoding="utf-8") for place in ("", "laboratory"))
 DOTTED = re.compile(r"\bpaceline((?:\.[A-Za-z_]\w*)+)")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
