@@ -320,7 +320,7 @@ def _remarks(missing: int, settings: int, whole: int, able: int, within: int, co
     ):
         noun = "cell" if why == "not played yet" else "setting"
         remarks += [f"{counted(count, noun)} {why}"] if count else []
-    if able > 1:
+    if able > 1 and compared:
         remarks.append(
             f"in sample: chosen among {able:,} settings by the figures that are shown, which flatters them; "
             "`paceline tune` reports on requests that had no part in the choice"
