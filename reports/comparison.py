@@ -378,7 +378,9 @@ def start_words(meta: Mapping[str, Any]) -> str:
 def prefix_words(meta: Mapping[str, Any]) -> str:
     """The prefix caches of a comparison or a run log, for a title, after a comma; empty without them."""
     size = meta.get("prefix_cache")
-    return f", prefix caches of {size['num_blocks']} blocks of {size['block_tokens']} tokens" if size else ""
+    if not size:
+        return ""
+    return f", prefix caches of {counted(size['num_blocks'], 'block')} of {counted(size['block_tokens'], 'token')}"
 
 
 def _where(meta: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline.decoding.results import DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.policies import make_policy
 from paceline.reports import LevelSummary, Quality, SideBySide, quality_of, summarise_run
-from paceline.reports.comparison import comparison_table, conclusion, told_apart
+from paceline.reports.comparison import comparison_table, conclusion, prefix_words, told_apart
 from paceline.reports.intervals import enough_in_words, enough_values, mean_interval, t_quantile
 from paceline.reports.regret import regret_of, regret_table
 from paceline.reports.resampled import RequestShares, Resampled
@@ -779,6 +779,12 @@ def check_figures(line, comparison, loser, best):
 )
 def test_in_words(rows, told):
     assert conclusion(SideBySide(meta={}, baseline=PLAIN, rows=tuple(rows))) == told
+
+
+def test_one_block_is_no_blocks():
+    size = {"num_blocks": 1, "block_tokens": 16}
+    assert prefix_words({"prefix_cache": size}) == ", prefix caches of 1 block of 16 tokens"
+    assert prefix_words({"prefix_cache": None}) == ""
 
 
 def test_two_that_the_requests_do_not_tell_apart():
