@@ -241,12 +241,14 @@ def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
     name = loser.levels[place].name
     alone = all(more <= 0 for level, more in enumerate(below) if level != place)
     who = f"{name} takes" if alone else f"{name} and the others below the target take"
-    more_ms = below[place] if alone else sum(more for more in below if more > 0)
+    more_ms, saved_ms = below[place] if alone else sum(below), round(-target, 2)
+    if not round(more_ms, 2):
+        return ""
     takes = f"{who} {more_ms:.2f} ms a token of the answer more than in {best.policy}"
     saves, calls = ("saves" if alone else "save"), f"{loser.target_calls_per_token:.3f}"
-    if target < 0:
-        return f"{takes} and {saves} the target {-target:.2f} ms"
-    wider = f"the target {target:.2f} ms more" if round(target, 2) else "the target no less"
+    if saved_ms > 0:
+        return f"{takes} and {saves} the target {saved_ms:.2f} ms"
+    wider = f"the target {target:.2f} ms more" if saved_ms else "the target no less"
     fewer = loser.target_calls_per_token < best.target_calls_per_token
     though = f", though called {calls} times a token, not {best.target_calls_per_token:.3f}" if fewer else ""
     return f"{takes} and {wider}{though}"
@@ -376,7 +378,9 @@ def start_words(meta: Mapping[str, Any]) -> str:
 def prefix_words(meta: Mapping[str, Any]) -> str:
     """The prefix caches of a comparison or a run log, for a title, after a comma; empty without them."""
     size = meta.get("prefix_cache")
-    return f", prefix caches of {size['num_blocks']} blocks of {size['block_tokens']} tokens" if size else ""
+    if not size:
+        return ""
+    return f", prefix caches of {counted(size['num_blocks'], 'block')} of {counted(size['block_tokens'], 'token')}"
 
 
 def _where(meta: dict[str, Any]) -> str:

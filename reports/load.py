@@ -164,7 +164,8 @@ def _at_rates(said: Iterable[tuple[float | None, str]]) -> list[str]:
 
 def not_told_apart(policies: Sequence[str], best: str, *, seeds: int, enough: int | None) -> str:
     """In the words of a comparison without load; about `enough` seeds would separate one policy from the best."""
-    told = f"{', '.join(policies)} cannot be told apart from {best} on these {counted(seeds, 'seed')}"
+    on = "this seed" if seeds == 1 else f"these {counted(seeds, 'seed')}"
+    told = f"{', '.join(policies)} cannot be told apart from {best} on {on}"
     return told if enough is None else f"{told}; {enough_in_words(enough, 'seeds', len(policies))}"
 
 

@@ -132,11 +132,9 @@ class HighestRates(Printed):
                 "in brackets: 95% interval over seeds; at one seed all policies met the same arrivals, scaled"
             )
         for row in self.rows:
-            low, high = row.turns
-            if high > low:
-                remarks.append(
-                    f"{row.policy}: limits hold and break in turns from {low:.2f} to {high:.2f} times its rate"
-                )
+            low, high = (f"{end:.2f}" for end in row.turns)
+            if low != high:
+                remarks.append(f"{row.policy}: limits hold and break in turns from {low} to {high} times its rate")
         remarks += [] if self.asked is None else [shared_evenly(self.asked)]
         cells = [self._cells(row) for row in self.rows]
         return (table(cells, title="; ".join(title), remarks=remarks, bold={(0, None)}),)

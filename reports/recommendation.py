@@ -95,6 +95,11 @@ class AtBatch:
         return next(one for one in self.candidates if one.draft_tokens == self.chosen)
 
     @property
+    def drafted(self) -> int:
+        """K that the setting drafts at this number; without one, the chosen K."""
+        return self.chosen if self.set_tokens is None else self.set_tokens
+
+    @property
     def has_alone(self) -> bool:
         """Whether the target alone could be replayed, which every gain is over."""
         return any(one.draft_tokens == 0 for one in self.candidates)
@@ -157,10 +162,10 @@ class Recommendation(Recommended):
 
     def answer(self) -> Sequence[str]:
         """The draft lengths in words, and why no setting is named."""
-        told = [each for each in self.batches if self.setting is None or not each.open_between]
-        spans = [(key, [*group]) for key, group in groupby(told, key=lambda each: each.chosen)]
+        is_set = self.setting is not None
+        spans = groupby(self.batches, key=lambda each: (each.drafted, is_set and each.open_between))
         words = []
-        for length, each in spans:
+        for length, each in [(length, [*group]) for (length, is_left_out), group in spans if not is_left_out]:
             batches = f"{each[0].batch:,}" + (f" to {each[-1].batch:,}" if len(each) > 1 else "")
             drafts = f"draft {counted(length, 'token')}" if length else "do not draft"
             words.append(f"{drafts} at {batches} running" + (f": {_gains(each)}" if length else ""))
@@ -219,7 +224,8 @@ class Recommendation(Recommended):
 
 
 def _gains(each: Sequence[AtBatch]) -> str:
-    gains = [one.own.speed_up for one in each if one.own.speed_up is not None]
+    found = [one for at in each for one in at.candidates if one.draft_tokens == at.drafted]
+    gains = [one.speed_up for one in found if one.speed_up is not None]
     if not gains:
         return "gain unknown"
     least, most = f"{min(gains):.2f}x", f"{max(gains):.2f}x"
@@ -260,7 +266,8 @@ def recommendation_table(found: Recommendation) -> Grid:
     """The chosen draft length at each number of running requests, and its gain on other requests."""
     tuned, told = found.meta["requests_tuned_on"], found.meta["requests"]
     remarks = [
-        f"K: tokens that {found.drafter} drafts in a round; chosen on {tuned:,} requests, gain on the other {told:,}",
+        f"K: tokens that {found.drafter} drafts in a round; chosen on {counted(tuned, 'request')}, gain on the other "
+        f"{told:,}",
         *shared_remarks(found.meta, found.compared),
     ]
     return table(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from ..base.errors import counted
 from .cost_range import gain
 from .intervals import Interval
 from .ledger import LedgerLine, Pasteable, RecommendationLedger, Recommended, Standing
@@ -111,11 +112,9 @@ class RecommendationUnderLoad(Recommended):
         return [*found, *(self.observed.tables() if self.observed is not None else ())]
 
     def _remarks(self) -> list[str]:
-        told = (
-            f"{self.meta['requests_tuned_on']:,} recorded requests, figures are of the other {self.meta['requests']:,}"
-        )
+        chosen_on = counted(self.meta["requests_tuned_on"], "recorded request")
         said = [
-            f"chosen on {told}",
+            f"chosen on {chosen_on}, figures are of the other {self.meta['requests']:,}",
             "gain: mean time in the system of the target alone over the candidate's, at the same arrivals; "
             "in brackets: 95% interval over seeds",
         ]

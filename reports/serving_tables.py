@@ -27,7 +27,8 @@ SESSION = {"session": "session_s"}  # of runs that have sessions
 PARTS = ("mean", "p50", "p90", "p95", "p99")
 IN_SECTIONS = (
     "±: half of a 95% interval over five parts of the requests, in order of arrival; near saturation it is too narrow, "
-    "and far too wide where times grow through the run; other seeds say more"
+    "and far too wide where times grow through the run; there is none where fewer than 50 requests have a figure, or "
+    "it is 0 in a part; other seeds say more"
 )
 # Figures that have a range where the cost has one, by flat name.
 RANGED = (

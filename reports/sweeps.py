@@ -320,7 +320,7 @@ def _remarks(missing: int, settings: int, whole: int, able: int, within: int, co
     ):
         noun = "cell" if why == "not played yet" else "setting"
         remarks += [f"{counted(count, noun)} {why}"] if count else []
-    if able > 1:
+    if able > 1 and compared:
         remarks.append(
             f"in sample: chosen among {able:,} settings by the figures that are shown, which flatters them; "
             "`paceline tune` reports on requests that had no part in the choice"
@@ -409,7 +409,7 @@ class TuningResult(Pictured):
 
     def headline(self) -> str:
         """What was tuned, and on what."""
-        share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
+        share = f"{100 * self.split:.3g}% of each tag's requests, split seed {self.split_seed}"
         return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}"
 
     def _searched(self, topic: str, figure: str) -> list[Section]:
@@ -459,9 +459,8 @@ class Tuned(TuningResult):
         rate, bounds = own.rates[self.best], own.intervals[self.best]
         sure = f" ± {bounds.half_width:,.1f}" if bounds is not None else ""
         found = f"{self.best}: {rate:,.1f}{sure} tokens/s on the requests that it was not tuned on"
-        unknown = (
-            "" if bounds is not None else "how sure that is cannot be told: it needs two requests of each tag, 5 in all"
-        )
+        needed = "it needs two requests, or sessions, of each tag, 5 in all"
+        unknown = "" if bounds is not None else f"how sure that is cannot be told: {needed}"
         return [found, *filter(None, [beside_plain(own.speed_up), unknown, self._failures()])]
 
     def to_json(self) -> dict[str, Any]:

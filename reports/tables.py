@@ -223,6 +223,11 @@ def at_least(share: float) -> str:
     return f"at least {floor(share * 1e3) / 1e3:.1%}"
 
 
+def whole_percent(share: float) -> str:
+    """A share rounded down, so that only a whole one is 100%."""
+    return f"{floor(100 * share + 1e-9)}%"
+
+
 def facts(title: str, values: Mapping[str, str]) -> Grid:
     """Names and values, a line each, without headings."""
     return Grid(title=title, columns=(Column(number=False), Column(number=False)), rows=tuple(values.items()))

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import install_hint, told
+from ..base.errors import counted, install_hint, told
 from ..base.files import kept_folder, num_processors, processor
 from ..reports.tables import Grid, Printed, facts, table
 from ..traces.errors import TraceFormatError
@@ -203,7 +203,7 @@ def _torch() -> dict[str, str]:
         import torch  # noqa: PLC0415 - an optional dependency at its one door
     except (ImportError, OSError) as error:
         return {"torch": f"cannot be imported: {told(error)}"}
-    found = {"torch": f"{torch.__version__}, {torch.get_num_threads()} threads by default"}
+    found = {"torch": f"{torch.__version__}, {counted(torch.get_num_threads(), 'thread')} by default"}
     if not torch.cuda.is_available():
         return found | {
             "CUDA": f"none; torch was built {'for CUDA ' + torch.version.cuda if torch.version.cuda else 'without it'}"

@@ -93,7 +93,7 @@ class ObservedTurns(Printed):
         ]
         apart = self.apart
         if apart is None:
-            lines.append("too few turns or tokens to tell how much the machine's pace changes: --turns 3 does")
+            lines.append("too few turns or tokens to tell how much the machine's pace changes: more of either would")
         elif apart > MOST_APART:
             lines.append(
                 f"too busy a machine: its pace differed by {apart:.0%} from turn to turn. These gains mean "

@@ -303,7 +303,8 @@ def _settable(
     least = min(kept(best))
     where = found[kept(best).index(least)].batch
     which = "" if of == len(found) else " of those that it is for"
-    loses = f"which loses most at {where:,} running{which}, {max(1 - least, 0.0):.0%}"
+    most = "less than 1%" if least > 0.995 else f"{1 - least:.0%}"
+    loses = f"which loses most at {where:,} running{which}, {most}"
     return {1: best}, [f"{why}: one K for all, K = {best}, {loses}"]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Timeline(Printed):
         """Where it is, and what is missing."""
         lacking = [name for name, run in self.runs.items() if run.ops is None and run.world != "observed"]
         notes = [f"{name} kept no operations (simulate --events): requests and counters alone" for name in lacking]
-        return [*notes, f"{self.path}: {self.num_bytes / 1e6:,.1f} MB; open it at https://ui.perfetto.dev"]
+        return [*notes, f"{self.path}: {ceil(self.num_bytes / 1e3):,} kB; open it at https://ui.perfetto.dev"]
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""

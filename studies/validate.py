@@ -20,7 +20,7 @@ from ..decoding.trees import DraftTree
 from ..policies.about import about_of, members_run_by
 from ..policies.chain_text import default_policies
 from ..policies.combined import OnlyLossless
-from ..reports.tables import Grid, Printed
+from ..reports.tables import Grid, Printed, whole_percent
 from ..reports.validation import (
     BestPolicy,
     Cell,
@@ -323,7 +323,7 @@ class Validation(Printed):
             f"total seconds are off by {found.median_error:.1%} in the median, {found.worst_error:.1%} at worst",
             f"the same policy is best in {found.same_choice:.0%} of batches and tags; following the simulator costs "
             f"{found.mean_regret:.1%} on average, {found.worst_regret:.1%} at worst",
-            f"equal steps in {found.equal:.0%} of cells",
+            f"equal steps in {whole_percent(found.equal)} of cells",
             self._repeatability_line(),
         ]
 
@@ -336,7 +336,7 @@ class Validation(Printed):
             f"measured runs are off from each other by {found.median_error:.1%} in the median, "
             f"{found.worst_error:.1%} at worst; the same policy is best in {found.same_choice:.0%}, "
             f"following one costs {found.mean_regret:.1%} on average, {found.worst_regret:.1%} at worst; "
-            f"equal steps in {found.equal:.0%}"
+            f"equal steps in {whole_percent(found.equal)}"
         )
 
 

@@ -259,7 +259,9 @@ def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, p
     groups = [range(start, min(start + size, len(requests))) for start in range(0, len(requests), size)]
     missing = [group for group in groups if not all(there[number] for number in group)]
     done = len(requests) - sum(map(len, missing))
-    with Progress("recording", len(requests), unit="requests", done=done) as progress:
+    # In a full closure some contexts have far more below them than others: no group tells how long another takes.
+    alike = options.closure.kind != "full"
+    with Progress("recording", len(requests), unit="requests", done=done, alike=alike) as progress:
         told = GroupProgress(progress, options)
         for group in missing:
             # The whole group, even if some requests are finished: rounding depends on what runs together.
@@ -324,7 +326,7 @@ class GroupProgress:
         self._share = 1 / (1 + options.closure.reach)
         self._trunk_s = self._all_s = self._began_at_s = 0.0
         self._done = progress.done
-        # In a full closure some contexts have far more below them than others: only whole groups tell the time left.
+        # In a full closure the share of contexts is none of the time.
         self._is_even = options.closure.kind != "full"
 
     def begin(self, recorders: Sequence[RequestRecorder]) -> None:

@@ -430,6 +430,10 @@ def test_intervals_of_one_run_hold_the_mean_over_runs():
     found = latency_intervals(SimpleNamespace(requests=columns, finished=np.ones(count, np.bool_)))
     assert found["ttft_s_mean"].half_width > found["ttft_s_mean"].mean
     assert "far too wide where times grow through the run" in IN_SECTIONS
+    ps[: count // 5] = 0  # a fifth that waits for nothing
+    columns = {**columns, "first_token_at_ps": ps, "ended_at_ps": ps}
+    assert "ttft_s_mean" not in latency_intervals(SimpleNamespace(requests=columns, finished=np.ones(count, np.bool_)))
+    assert "there is none where fewer than 50 requests have a figure, or it is 0 in a part" in IN_SECTIONS
 
 
 def test_few_requests_have_no_interval_of_their_own():

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.terminal import draws_boxes, shown_in
-from paceline.reports.tables import Column, Grid, at_least, broken, longest_piece, prose, shown, table, words_of
+from paceline.reports.tables import (
+    Column,
+    Grid,
+    at_least,
+    broken,
+    longest_piece,
+    prose,
+    shown,
+    table,
+    whole_percent,
+    words_of,
+)
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -139,6 +150,10 @@ def test_rows_say_what_column_each_cell_is_in(rows, texts):
     ]
     assert all(column.number == (column.heading not in {"policy", *texts}) for column in grid.columns)
     assert (grid.title, grid.remarks, grid.bold, grid.lines) == ("t", ("r",), {(0, 0)}, {0})
+
+
+def test_only_a_whole_share_is_a_hundred_percent():
+    assert [whole_percent(share) for share in (1.0, 0.9999, 0.29, 0.0)] == ["100%", "99%", "29%", "0%"]
 
 
 def test_a_figure_that_is_unknown():

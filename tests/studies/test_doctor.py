@@ -21,6 +21,8 @@ def test_what_is_missing_is_told_with_what_installs_it(monkeypatch):
     assert found["runtime"].missing == ()
     assert {"numpy", "typer", "pydantic"} <= doctor().versions.keys()
     assert doctor().versions["numpy"] == version("numpy")
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    assert doctor().machine["torch"].endswith(" 1 thread by default")
 
 
 def test_caches_are_counted(tmp_path, monkeypatch):

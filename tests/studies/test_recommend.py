@@ -80,6 +80,12 @@ def test_a_schedule_that_is_known_is_found(made, cost):
     assert found.setting.decision.schedule == tuple(zip((1, 4, 16, 64), ks, strict=True))
     assert found.setting.engine == "vllm"
     assert found.advice == ()
+    first = found.batches[0]
+    torn = (first, replace(first, batch=2, open_between=True), replace(first, batch=3))
+    said = replace(found, batches=torn).answer()
+    assert [line.partition(" running")[0][-4:] for line in said[:2]] == ["at 1", "at 3"], "2 is not settled"
+    (few,) = replace(found, meta={**found.meta, "requests_tuned_on": 1}).tables()
+    assert "; chosen on 1 request, gain on the other " in few.remarks[0]
 
 
 def test_where_drafting_cannot_be_told_from_none_no_setting_is_named(made, cost, tmp_path):
@@ -209,6 +215,9 @@ def test_an_engine_without_a_schedule_gets_one_k(engine, why, made, cost):
     (told,) = [remark for remark in old.meta["remarks"] if ": one K for all, K =" in remark]
     assert told.startswith(why)
     assert told.endswith(f"{1 - kept[tokens]:.0%}")
+    (said,) = old.answer()
+    gains = [one.speed_up for each in old.batches for one in each.candidates if one.draft_tokens == tokens]
+    assert said.startswith(f"draft {tokens} tokens at 1 to 30 running: {min(gains):.2f}x to ")
 
 
 def test_an_engine_of_one_request_gets_the_k_of_one(made, cost):

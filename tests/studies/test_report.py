@@ -11,6 +11,7 @@ from paceline.reports.panels import Panel, Spans
 from paceline.reports.timeline import counter_panels, swim_lanes
 from paceline.runs.observed import ObservedRun, write_observed
 from paceline.runs.serving import read_serving
+from paceline.studies.report import _told
 from paceline.studies.timeline import events_of, read_run
 
 from ..cli.command_line import done, refused
@@ -145,6 +146,7 @@ def test_a_sweep_in_which_drafting_hardly_loses_does_not_call_it_even(tmp_path, 
     speed_up = next(iter(paceline.best_cells("cells", objective=["speed_up"]).found)).mean("speed_up")
     assert speed_up < 1
     assert f"the target alone, as draft:1/target has {speed_up:.3f}x" in Path("r.html").read_text()
+    assert _told("draft:1/target", 0.9996, 1.0) == "the target alone, as draft:1/target has 0.999x"
 
 
 def test_policies_that_differ_in_their_options_are_counted_apart(tmp_path, monkeypatch):

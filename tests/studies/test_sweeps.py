@@ -482,9 +482,9 @@ def test_figures_are_means_over_seeds_and_limits_are_kept():
     *counts, in_sample = found.remarks
     assert counts == ["1 setting left out: a figure is not known", "1 setting beyond the limits"]
     assert in_sample.startswith("in sample: chosen among 3 settings by the figures that are shown")
-    assert best_settings(rows(), objectives=["speed"], subject_to=["speed > 99"]).lines() == [
-        "no setting keeps these limits"
-    ]
+    none = best_settings(rows(), objectives=["speed"], subject_to=["speed > 99"])
+    assert none.lines() == ["no setting keeps these limits"]
+    assert none.remarks == ("4 settings beyond the limits",), "none was chosen"
     assert best_settings([rows()[4]], objectives=["wait"]).lines() == ["no setting is left"]
     both = best_settings(rows(), objectives=["speed", "min:wait"])
     assert [one.setting for one in both.found] == [

@@ -262,7 +262,8 @@ def test_an_observed_run_is_seen_from_outside(folder):
     assert spans == {("a", 1000, 6000), ("wait", 1000, 1000), ("prefill", 2000, 3000), ("decode", 5000, 2000)}
     (failed,) = slices(events, "b")
     assert failed["args"]["outcome"] == "no answer"
-    assert len(found.lines()) == 1  # nothing is said to be missing
+    (told,) = found.lines()  # nothing is said to be missing
+    assert told.endswith(f": {-(-found.num_bytes // 1000):,} kB; open it at https://ui.perfetto.dev")
 
 
 def test_a_window_keeps_what_is_under_way_in_it(folder):

@@ -394,12 +394,14 @@ def test_attention_that_would_be_silently_wrong_is_refused(tiny_pool, monkeypatc
 
 
 @pytest.mark.parametrize("closure", [MONOTONE, FULL])
-def test_the_time_left_of_a_full_closure_is_told_by_whole_groups(tiny_pool, tmp_path, monkeypatch, closure):
-    """Shares of a group said that two seconds were left of twenty."""
-    told = []
+def test_the_time_left_of_a_full_closure_is_not_told(tiny_pool, tmp_path, monkeypatch, closure):
+    """Shares of a group said that two seconds were left of twenty, and groups that some were left of ten minutes."""
+    told, alike = [], []
     monkeypatch.setattr(Progress, "advance_to", lambda _, done, *__: told.append(done))
+    monkeypatch.setattr(recorder_module, "Progress", lambda *a, **k: alike.append(k["alike"]) or Progress(*a, **k))
     monkeypatch.setattr(recorder_module, "group_size", lambda *_: 2)
     recording(tiny_pool, tmp_path / "a.trace", closure=closure)
+    assert alike == [closure != FULL]
     if closure == FULL:
         assert told == [2, 3]
     else:
