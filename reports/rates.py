@@ -91,7 +91,6 @@ class Crossing:
         return f"{names} arrivals/s, which may be chance: {' and '.join(unsure)}"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         return {"below": self.below, "above": self.above, "rate": self.rate, "rate_ci": [self.low, self.high]}
 
 

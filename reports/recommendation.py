@@ -126,7 +126,6 @@ class Recommendation(Recommended):
     ledger: RecommendationLedger
 
     def headline(self) -> str:
-        """The title line."""
         return comparison_title(self.meta, self.compared[0])
 
     def sections(self) -> Sequence[Section]:

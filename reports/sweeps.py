@@ -55,7 +55,6 @@ class SweepDone(Printed, CellsPlayed):
         return [f"{self.folder}: {counted(self.total, 'cell')}, {', '.join(parts)}", *self._whys()]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         counts = {name: getattr(self, name) for name in ("folder", "total", "kept", "played", "missing")}
         return counts | {"failed": self.to_dicts(), "lost": [{"cell": cell, "why": why} for cell, why in self.lost]}
 
@@ -142,7 +141,6 @@ class BestSettings(Pictured):
     remarks: tuple[str, ...]
 
     def headline(self) -> str:
-        """The title line."""
         aims = ", ".join(one.text for one in self.objectives)
         limits = f"; {', '.join(map(str, self.limits))}" if self.limits else ""
         return f"{'the best by' if len(self.objectives) == 1 else 'the front of'} {aims}{limits}"
@@ -216,7 +214,6 @@ class BestSettings(Pictured):
         return ["no setting keeps these limits" if self.limits else "no setting is left"]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         asked = {
             "objectives": [one.text for one in self.objectives],
             "subject_to": [one.to_json() for one in self.limits],
@@ -465,7 +462,6 @@ class Tuned(TuningResult):
         return [found, *filter(None, [beside_plain(own.speed_up), unknown, self._failures()])]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         asked = {name: getattr(self, name) for name in ("ranges", "recording", "split", "split_seed", "trials")}
         found = {"best": self.best, "values": dict(self.values), "over_tags": str(self.over_tags)}
         own, tuned = (half.to_json(self.best) for half in self.halves)
@@ -528,7 +524,6 @@ class TunedUnderLoadHalf:
         return _over_seeds(self.figure, self.tuned), alone
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         gain, figure = self.gain, self.figure
         return {
             "requests": self.requests,
@@ -584,7 +579,6 @@ class TunedUnderLoad(TuningResult):
         return [found, *filter(None, [beside_plain(sure), self._failures()])]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         names = ("ranges", "best", "figure", "recording", "workload", "cluster", "split", "split_seed")
         asked = {name: getattr(self, name) for name in names} | {"values": dict(self.values)}
         own, tuned = (half.to_json() for half in self.halves)

@@ -44,11 +44,9 @@ class TurnsLeft:
     depths: ClassVar[tuple[int, ...]] = ()  # see `Turns`: a turn waits for the end of the one before
 
     def reached(self, depth: int, at_ps: int) -> tuple[Arrival, ...]:
-        """See `Turns`."""
         return ()
 
     def after(self, ended_ps: int) -> tuple[Arrival, ...]:
-        """See `Turns`."""
         return () if self.place == len(self.turns) else (self.next(ended_ps),)
 
     def begin(self, arrives_ps: int) -> Arrival:
@@ -228,10 +226,8 @@ class NodeTurns:
         self.depths = tuple(sorted(going.depths.get(number, ())))
 
     def reached(self, depth: int, at_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [*self._going.happened(Waits(self._number, depth), at_ps)]
 
     def after(self, ended_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         found = [one for depth in self.depths for one in self.reached(depth, ended_ps)]
         return [*found, *self._going.happened(Waits(self._number), ended_ps)]
