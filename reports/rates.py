@@ -13,7 +13,7 @@ from .intervals import Interval, enough_values, geometric_interval, paired
 from .limits import Limit
 from .load import not_told_apart
 from .serving import Promises
-from .serving_tables import styled, what_was_asked, whole
+from .serving_tables import served_title, styled, whole
 from .tables import Grid, Printed, flat_rows, table
 
 
@@ -122,9 +122,7 @@ class HighestRates(Printed):
 
     def tables(self) -> Sequence[Grid]:
         """One row per policy."""
-        title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
-        title += [*what_was_asked(self.meta["setting"], self.meta["cluster"]), ", ".join(map(str, self.limits))]
-        title += filter(None, [self.promised.in_words()])
+        title = served_title(self.meta, ", ".join(map(str, self.limits)), self.promised.in_words())
         remarks = list(self.remarks)
         if any(len(row.by_seed) > 1 for row in self.rows):
             remarks.append(
@@ -138,7 +136,7 @@ class HighestRates(Printed):
                 )
         remarks += [] if self.asked is None else [shared_evenly(self.asked)]
         cells = [self._cells(row) for row in self.rows]
-        return (table(cells, title="; ".join(title), remarks=remarks, bold={(0, None)}),)
+        return (table(cells, title=title, remarks=remarks, bold={(0, None)}),)
 
     def _cells(self, row: HighestRate) -> dict[str, str]:
         return {

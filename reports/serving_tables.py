@@ -460,6 +460,12 @@ def what_was_asked(setting: Mapping[str, Any], cluster: str) -> list[str]:
     return found
 
 
+def served_title(meta: Mapping[str, Any], *more: str, names: Sequence[str] = ("workload", "cluster", "trace")) -> str:
+    """The title of figures under load: `names` of the meta of their comparison, what was asked, and `more` of it."""
+    named = [f"{name} {meta[name]}" for name in names]
+    return "; ".join([*named, *what_was_asked(meta["setting"], meta["cluster"]), *filter(None, more)])
+
+
 def workload_tables(summary: WorkloadSummary) -> tuple[Grid, Grid]:
     """The workload at a glance, and the lengths of its requests."""
     about = summary.about

@@ -23,7 +23,7 @@ from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .rates import three_digits, with_ends
 from .serving import Promises
-from .serving_tables import rejecting_fewest, what_was_asked
+from .serving_tables import rejecting_fewest, served_title
 from .side_by_side import SideBySide
 from .tables import Grid, Printed, table
 
@@ -550,12 +550,7 @@ class TunedUnderLoad(TuningResult):
 
     def headline(self) -> str:
         """What was tuned, on what."""
-        title = [
-            TuningResult.headline(self),
-            *(f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")),
-            *what_was_asked(self.meta["setting"], self.meta["cluster"]),
-        ]
-        return "; ".join([*title, *filter(None, [self.promised.in_words()])])
+        return f"{TuningResult.headline(self)}; {served_title(self.meta, self.promised.in_words())}"
 
     def configuration(self) -> Mapping[str, Any]:
         """What was served."""
