@@ -7,6 +7,7 @@ answer.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import ClassVar, NamedTuple
 
 from .arrival import Arrival
@@ -136,28 +137,14 @@ class SessionGraph:
 
 
 def _check_acyclic(nodes: Sequence[Node]) -> None:
-    left = [len(node.waits) for node in nodes]
-    waiting = [list[int]() for _ in nodes]
-    for number, node in enumerate(nodes):
-        for wait in node.waits:
-            waiting[wait.request].append(number)
-    ready = [0]
-    while ready:
-        for number in waiting[ready.pop()]:
-            left[number] -= 1
-            if not left[number]:
-                ready.append(number)
-    if not any(left):
-        return
-    # Each remaining one waits for another of them, so going back leads into a circle.
-    number = next(number for number, count in enumerate(left) if count)
-    seen: list[int] = []
-    while number not in seen:
-        seen.append(number)
-        number = next(wait.request for wait in nodes[number].waits if left[wait.request])
-    circle = [*seen[seen.index(number) :], number]
-    names = " -> ".join(nodes[one].turn.request_id for one in circle)
-    raise GraphError(min(circle), "must not wait for itself, by way of others", names)
+    waits = {number: [wait.request for wait in node.waits] for number, node in enumerate(nodes)}
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        circle = error.args[1][:0:-1]  # each waits for the next one, the last for the first
+        begin = circle.index(min(circle))
+        names = " -> ".join(nodes[one].turn.request_id for one in (*circle[begin:], *circle[: begin + 1]))
+        raise GraphError(min(circle), "must not wait for itself, by way of others", names) from None
 
 
 @dataclass(slots=True, kw_only=True)
