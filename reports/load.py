@@ -29,9 +29,10 @@ from .serving_tables import (
     milliseconds,
     reject_alike,
     rejecting_fewest,
+    rows_of_runs,
     served_title,
 )
-from .tables import Grid, between, flat_rows, table
+from .tables import Grid, between, table
 from .waterfall import Why, why_table
 from .waterfall_under_load import LOSSES_UNDER_LOAD, UNKNOWN_UNDER_LOAD
 
@@ -325,13 +326,8 @@ class LoadComparison(Pictured):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each run."""
-        rows = []
-        for one in self.rates:
-            for row in one.rows:
-                for run in row.to_json()["runs"]:
-                    del run["rejected_for"]  # reasons are texts, not columns
-                    rows.append({"rate": one.rate, "policy": row.about.policy, **run})
-        return flat_rows(rows)
+        rows = [(one.rate, row) for one in self.rates for row in one.rows]
+        return rows_of_runs([({"rate": rate, "policy": row.about.policy}, row) for rate, row in rows])
 
     def sections(self) -> Sequence[Section]:
         """By rate, how much sooner requests end than under the first policy (`plain` if present); and their times."""
