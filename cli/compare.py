@@ -42,7 +42,6 @@ from .output import (
     check_json_path,
     finished_first,
     refuse_beside,
-    refuse_others,
     refuse_without,
     show,
     show_again,
@@ -86,7 +85,9 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     if from_ is not None:
-        _compare_again(context, from_, json)
+        from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
+
+        show_again(context, json, from_, compare_again)
         return
     written = _checked(kept, replay.cost, figure=figure, html=html, json=json)
     under = {**vars(replay), **vars(repeats)}
@@ -122,15 +123,6 @@ def _checked(
     check_figure_path(figure, kept.log)
     check_html_path("--html", html, kept.log, figure, json)
     return {"figure": figure, "html": html, "json": json}
-
-
-def _compare_again(context: typer.Context, candidate: str, json: Path | None) -> None:
-    """Run a candidate of a recommendation again; raises ArgumentError for any other option that was given."""
-    from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
-
-    refuse_others(context, "--from", but=("from_", "json"))
-    check_json_path(json)
-    show_again(json, compare_again(candidate))
 
 
 def batches(text: str) -> tuple[int, ...]:
