@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from ..base.options import given, opt
+from ..reports.ledger import Again
 from ..sim.simulate import MOST_BATCH
 from ..studies.compare import MOST_CELLS
 from ..studies.compare import compare as compare_policies
@@ -85,9 +86,7 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     if from_ is not None:
-        from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
-
-        show_again(context, json, from_, compare_again)
+        show_again(context, json, from_, _compared_again)
         return
     written = _checked(kept, replay.cost, figure=figure, html=html, json=json)
     under = {**vars(replay), **vars(repeats)}
@@ -123,6 +122,12 @@ def _checked(
     check_figure_path(figure, kept.log)
     check_html_path("--html", html, kept.log, figure, json)
     return {"figure": figure, "html": html, "json": json}
+
+
+def _compared_again(candidate: str) -> Again:
+    from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
+
+    return compare_again(candidate)
 
 
 def batches(text: str) -> tuple[int, ...]:
