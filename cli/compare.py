@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from ..base.options import given, opt
+from ..reports.ledger import Again
 from ..sim.simulate import MOST_BATCH
 from ..studies.compare import MOST_CELLS
 from ..studies.compare import compare as compare_policies
@@ -42,7 +43,6 @@ from .output import (
     check_json_path,
     finished_first,
     refuse_beside,
-    refuse_others,
     refuse_without,
     show,
     show_again,
@@ -86,7 +86,7 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     if from_ is not None:
-        _compare_again(context, from_, json)
+        show_again(context, json, from_, _compared_again)
         return
     written = _checked(kept, replay.cost, figure=figure, html=html, json=json)
     under = {**vars(replay), **vars(repeats)}
@@ -124,13 +124,10 @@ def _checked(
     return {"figure": figure, "html": html, "json": json}
 
 
-def _compare_again(context: typer.Context, candidate: str, json: Path | None) -> None:
-    """Run a candidate of a recommendation again; raises ArgumentError for any other option that was given."""
+def _compared_again(candidate: str) -> Again:
     from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
 
-    refuse_others(context, "--from", but=("from_", "json"))
-    check_json_path(json)
-    show_again(json, compare_again(candidate))
+    return compare_again(candidate)
 
 
 def batches(text: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -93,16 +93,17 @@ def check_cluster(cluster: str | None) -> str:
     return cluster
 
 
-def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) -> None:
-    """Raise ArgumentError for the first option that was typed and is not among `but`."""
+def show_again(context: typer.Context, json: Path | None, candidate: str, run: Callable[[str], Again]) -> None:
+    """Run a candidate of a recommendation, `--from`, again, and show it; exit 1 if its figures are not those of then.
+
+    Raises ArgumentError for any other option that was typed.
+    """
     for name in context.params:
         source = context.get_parameter_source(name)
-        if name not in but and source is not None and source.name == "COMMANDLINE":
-            raise ArgumentError(f"`{name}` does not apply to {option}")
-
-
-def show_again(json: Path | None, found: Again) -> None:
-    """Show a candidate of a recommendation that was run again; exit 1 if its figures are not the recommended ones."""
+        if name not in ("from_", "json") and source is not None and source.name == "COMMANDLINE":
+            raise ArgumentError(f"`{name}` does not apply to --from")
+    check_json_path(json)
+    found = run(candidate)
     show(json, found)
     if not found.equal:
         raise typer.Exit(1)

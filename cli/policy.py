@@ -15,7 +15,7 @@ from ..policies.about import OWN, about_of
 from ..policies.by_name import POLICIES, PolicySpec, PolicySpecError, own_policies, policy_class, unknown_policy
 from ..policies.chain_text import PolicyClass, any_key, policy_options, takes_policies
 from ..policies.check import CheckReport, check_policy, check_pool
-from ..reports.tables import Column, Grid
+from ..reports.tables import Column, Grid, table
 from ..studies.fit import fit_head
 from .options import TraceOption
 from .output import JsonOption, check_file_path, check_json_path, print_table, say, show, show_table, write_json
@@ -32,11 +32,10 @@ def list_policies(json: JsonOption = None) -> None:
     usable = {name: found for name, found in theirs.items() if not isinstance(found, ValueError)}
     unusable = {name: str(found) for name, found in theirs.items() if isinstance(found, ValueError)}
     rows = [_row(name, cls) for name, cls in {**own_policies(), **usable}.items()]
-    cells = [(row["name"], _text_kind(row), _about(row)) for row in rows]
-    cells += [(name, "cannot be\nused", reason) for name, reason in unusable.items()]
-    columns = tuple(Column(heading=heading, number=False) for heading in ("name", "text", "what it does"))
-    table = Grid(columns=columns, rows=tuple(cells), lines=frozenset(range(len(cells))))
-    show_table(json, {"policies": rows, "unusable": unusable}, table)
+    cells = [{"name": row["name"], "text": _text_kind(row), "what it does": _about(row)} for row in rows]
+    cells += [{"name": name, "text": "cannot be\nused", "what it does": why} for name, why in unusable.items()]
+    grid = table(cells, texts=("text", "what it does"), lines=range(len(cells)))
+    show_table(json, {"policies": rows, "unusable": unusable}, grid)
 
 
 def show_policy(

@@ -1,6 +1,7 @@
 """`paceline pool show | check | fetch | search-slim | forced`; `train` and `distil` are of the laboratory."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +10,7 @@ import typer
 from ..base.errors import counted, needs_torch
 from ..base.files import pool_path
 from ..base.options import opt
-from ..reports.tables import table
+from ..reports.tables import shown, table
 from ..runtime.pools.check_report import MemberCheck, PoolCheck
 from ..runtime.pools.pool_file import read_pool_file
 from ..runtime.prompts import PROMPTS_FILE
@@ -27,6 +28,7 @@ _FIELDS = {
     "dtype": "dtype",
 }
 _CHECKED_WORDS = ("model", "tokenizer", "end tokens", "dtype", "device", "works")
+_count = partial(shown, style=",", unknown="-")
 
 
 def show_members(pool: PoolArgument = None, json: JsonOption = None) -> None:
@@ -111,10 +113,6 @@ def _weights(member: MemberCheck) -> str:
 def _vocabulary(member: MemberCheck) -> str:
     whole = _count(member.vocab_size)
     return whole if member.head_tokens is None else f"{member.head_tokens:,} of {whole}"
-
-
-def _count(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}"
 
 
 def fetch(

@@ -11,7 +11,7 @@ from ..base.errors import counted
 from ..base.files import pool_path, recording_path, shipped, shipped_names
 from ..base.options import opt
 from ..reports.recordings import rounds_tables, trace_tables
-from ..reports.tables import Column, Grid
+from ..reports.tables import Grid, table
 from ..runtime.pools.pool_file import tokenizer_sha256
 from ..traces.contexts.on_disk import write_trace
 from ..traces.errors import TraceFormatError
@@ -36,9 +36,7 @@ def list_recordings(
         raise ValueError(f"{folder}: must be a folder")
     rows = [_listed(name, shipped("recordings", f"{name}.trace")) for name in shipped_names("recordings", ".trace")]
     rows += [_listed(str(path), path) for path in sorted(folder.glob("*.trace")) if path.is_dir()]
-    columns = tuple(Column(heading=heading, number=False) for heading in ("trace", "holds", "models"))
-    cells = tuple((row["trace"], row["holds"], row["models"]) for row in rows)
-    show_table(json, {"recordings": rows}, Grid(columns=columns, rows=cells))
+    show_table(json, {"recordings": rows}, table(rows, texts=("holds", "models")))
 
 
 def _listed(name: str, path: Path) -> dict[str, str]:
@@ -69,8 +67,8 @@ def inspect(
         tries=lambda tries: trace_tables(tries.summary(trace)),
         rounds=lambda rounds: rounds_tables(rounds.summary(trace)),
     )
-    for table in tables:
-        print_table(table)
+    for one in tables:
+        print_table(one)
 
 
 def check(

@@ -38,7 +38,6 @@ from .output import (
     check_json_path,
     check_new_folder,
     finished_first,
-    refuse_others,
     say,
     show,
     show_again,
@@ -196,9 +195,7 @@ def simulate(
     Ctrl-C stops the run and keeps what was simulated, and so does a row of the workload that is wrong.
     """
     if from_ is not None:
-        refuse_others(context, "--from", but=("from_", "json"))
-        check_json_path(json)
-        show_again(json, simulate_again(from_))
+        show_again(context, json, from_, simulate_again)
         return
     if workload is None or cluster is None:
         raise ValueError("simulate takes --workload and --cluster, as in --cluster h100, or --from FILE#N")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from threading import Condition, Thread
-from typing import Any, Protocol
+from typing import Any
 
 from ..base.errors import one_line_of
 from ..base.files import decode_json
+from ..base.terminal import Interrupts
 from ..runs.observed import ObservedAcceptance, ObservedRequest, acceptance_by_answers
 from ..traces.errors import TraceFormatError
 from ..traces.importers.metrics_pages import ENGINES, Engine, Page, Scrapes, Speculation, engine_of, page_of
@@ -138,14 +139,6 @@ _END_S = 5.0  # that a cut connection takes at most to be noticed
 Send = Callable[[Arrival, int], Exchange]
 
 
-class Stop(Protocol):
-    """Whether to stop sending."""
-
-    def heard(self) -> bool:
-        """Whether an interrupt came."""
-        ...
-
-
 class LoadGenerator:
     """Sends the requests of a workload and gathers their answers; after a stop it sends no request.
 
@@ -153,7 +146,12 @@ class LoadGenerator:
     """
 
     def __init__(
-        self, arrivals: Sequence[Arrival], send: Send, clock: ClientClock, stop: Stop, on_ended: Callable[[], None]
+        self,
+        arrivals: Sequence[Arrival],
+        send: Send,
+        clock: ClientClock,
+        stop: Interrupts,
+        on_ended: Callable[[], None],
     ) -> None:
         self._send, self._clock, self._stop, self._on_ended = send, clock, stop, on_ended
         self._coming: list[tuple[int, int, Arrival]] = []

@@ -34,7 +34,7 @@ from .run_table import quality_table, tree_remarks
 from .seconds_by_tag import ByTag, tag_table
 from .side_by_side import SideBySide, has_chance
 from .summary import LevelSummary, Summary
-from .tables import REMARKS, Grid, flat_rows, shown, table
+from .tables import REMARKS, Grid, between, flat_rows, shown, table
 from .waterfall import Why, why_table
 
 CLOSE = 0.1  # shares closer than this explain nothing
@@ -468,9 +468,8 @@ def _cost_range(comparison: SideBySide, row: Summary) -> dict[str, str]:
     """The range over the cost's ends, where the cost gives them."""
     if not comparison.ends:
         return {}
-    ends = comparison.speed_up_range(row)
     alone = comparison.baseline is not None and row.policy == comparison.baseline.policy
-    return {"range of cost": "" if ends is None or alone else f"{ends[0]:.2f} to {ends[1]:.2f}"}
+    return {"range of cost": "" if alone else between(comparison.speed_up_range(row))}
 
 
 def _share(share: float) -> str:

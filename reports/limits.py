@@ -44,7 +44,6 @@ class Limit:
         return SIGNS[self.sign](value, self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         return {"figure": self.figure, "sign": self.sign, "bound": self.bound}
 
     def __str__(self) -> str:

@@ -29,9 +29,10 @@ from .serving_tables import (
     milliseconds,
     reject_alike,
     rejecting_fewest,
-    what_was_asked,
+    rows_of_runs,
+    served_title,
 )
-from .tables import Grid, flat_rows, table
+from .tables import Grid, between, table
 from .waterfall import Why, why_table
 from .waterfall_under_load import LOSSES_UNDER_LOAD, UNKNOWN_UNDER_LOAD
 
@@ -287,7 +288,7 @@ class LoadComparison(Pictured):
     def tables(self, *, detail: bool = False) -> Sequence[Grid]:
         """One row per rate and policy, then by class if classes have promises; `detail`: those of `metrics` too."""
         named = [({RATE_AND_POLICY: _called(one, row)}, row) for one in self.rates for row in one.rows]
-        gains = [_between(one.gain_range(row)) for one in self.rates for row in one.rows]
+        gains = [between(one.gain_range(row), unknown="-") for one in self.rates for row in one.rows]
         found = [self._table(), ranges_table(named, gains), self._why()]
         if not detail:
             found += [class_table(named, promised=True)] if self.promised.classes else []
@@ -307,6 +308,7 @@ class LoadComparison(Pictured):
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving.md)."""
+        why = [{"rate": rate, **row} for rate, why in (self.why or {}).items() for row in why.to_json()]
         return {
             **self.meta,
             **self.promised.to_json(),
@@ -315,7 +317,7 @@ class LoadComparison(Pictured):
                 for one in self.rates
                 for row in one.rows
             ],
-            **({} if self.why is None else {"why": self._why_json()}),
+            **({} if self.why is None else {"why": why}),
             "best_by": self.aim.figure,
             "best": to_json(self.best),
             "conclusion": list(self.lines()),
@@ -325,13 +327,8 @@ class LoadComparison(Pictured):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each run."""
-        rows = []
-        for one in self.rates:
-            for row in one.rows:
-                for run in row.to_json()["runs"]:
-                    del run["rejected_for"]  # reasons are texts, not columns
-                    rows.append({"rate": one.rate, "policy": row.about.policy, **run})
-        return flat_rows(rows)
+        rows = [(one.rate, row) for one in self.rates for row in one.rows]
+        return rows_of_runs([({"rate": rate, "policy": row.about.policy}, row) for rate, row in rows])
 
     def sections(self) -> Sequence[Section]:
         """By rate, how much sooner requests end than under the first policy (`plain` if present); and their times."""
@@ -398,9 +395,6 @@ class LoadComparison(Pictured):
         every, unknown = Why(policies=dict(rows)), UNKNOWN_UNDER_LOAD
         return why_table(every, LOSSES_UNDER_LOAD, named=RATE_AND_POLICY, unknown=unknown) if rows else None
 
-    def _why_json(self) -> list[dict[str, Any]]:
-        return [{"rate": rate, **row} for rate, why in (self.why or {}).items() for row in why.to_json()]
-
     def _best_row(self, at_rate: AtRate) -> SeedRow | None:
         names = {best.rate: best.policy for best in self.best}
         return next((row for row in at_rate.rows if row.about.policy == names.get(at_rate.rate)), None)
@@ -457,9 +451,7 @@ class LoadComparison(Pictured):
         }
 
     def _title(self) -> str:
-        parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]
-        parts += what_was_asked(self.meta["setting"], self.meta["cluster"])
-        return "; ".join([*parts, *filter(None, [self.promised.in_words()])])
+        return served_title(self.meta, self.promised.in_words())
 
     def _remarks(self) -> list[str]:
         rows = [row for one in self.rates for row in one.rows]
@@ -477,10 +469,6 @@ class LoadComparison(Pictured):
 def _gained(at_rate: AtRate, row: SeedRow) -> str:
     found = at_rate.gain(row)
     return "-" if found is None else f"{found.mean:.2f}x{f' ± {found.half_width:.2f}' if found.half_width else ''}"
-
-
-def _between(ends: tuple[float, float] | None) -> str:
-    return "-" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
 
 
 def _gain_json(at_rate: AtRate, row: SeedRow) -> dict[str, Any]:

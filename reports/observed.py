@@ -142,7 +142,6 @@ class ObservedCell:
         return most > self.bound if self.within else least <= self.bound
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         own = {"name": self.name, "simulated": self.simulated, "observed": self.observed, "bound": self.bound}
         return own | {"error": self.error, "error_ci": self.between, "within": self.within}
 

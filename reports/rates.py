@@ -13,7 +13,7 @@ from .intervals import Interval, enough_values, geometric_interval, paired
 from .limits import Limit
 from .load import not_told_apart
 from .serving import Promises
-from .serving_tables import styled, what_was_asked, whole
+from .serving_tables import served_title, styled, whole
 from .tables import Grid, Printed, flat_rows, table
 
 
@@ -91,7 +91,6 @@ class Crossing:
         return f"{names} arrivals/s, which may be chance: {' and '.join(unsure)}"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         return {"below": self.below, "above": self.above, "rate": self.rate, "rate_ci": [self.low, self.high]}
 
 
@@ -123,9 +122,7 @@ class HighestRates(Printed):
 
     def tables(self) -> Sequence[Grid]:
         """One row per policy."""
-        title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
-        title += [*what_was_asked(self.meta["setting"], self.meta["cluster"]), ", ".join(map(str, self.limits))]
-        title += filter(None, [self.promised.in_words()])
+        title = served_title(self.meta, ", ".join(map(str, self.limits)), self.promised.in_words())
         remarks = list(self.remarks)
         if any(len(row.by_seed) > 1 for row in self.rows):
             remarks.append(
@@ -137,7 +134,7 @@ class HighestRates(Printed):
                 remarks.append(f"{row.policy}: limits hold and break in turns from {low} to {high} times its rate")
         remarks += [] if self.asked is None else [shared_evenly(self.asked)]
         cells = [self._cells(row) for row in self.rows]
-        return (table(cells, title="; ".join(title), remarks=remarks, bold={(0, None)}),)
+        return (table(cells, title=title, remarks=remarks, bold={(0, None)}),)
 
     def _cells(self, row: HighestRate) -> dict[str, str]:
         return {

@@ -11,7 +11,7 @@ from .ledger import BARE, LedgerLine, Pasteable, RecommendationLedger, Recommend
 from .panels import HeatMap, Section
 from .side_by_side import SideBySide
 from .summary import Summary
-from .tables import Grid, flat_rows, table
+from .tables import Grid, between, flat_rows, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,6 @@ class Recommendation(Recommended):
     ledger: RecommendationLedger
 
     def headline(self) -> str:
-        """The title line."""
         return comparison_title(self.meta, self.compared[0])
 
     def sections(self) -> Sequence[Section]:
@@ -284,8 +283,7 @@ def _cells(found: Recommendation, each: AtBatch) -> dict[str, str]:
         gain += f" ± {(own.speed_up_ci[1] - own.speed_up_ci[0]) / 2:.2f}"
     cells = {"running": f"{each.batch:,}", "K": str(each.chosen), "gain": gain}
     if any(one.own.speed_up_range is not None for one in found.batches):
-        ends = own.speed_up_range
-        cells["range of cost"] = "" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
+        cells["range of cost"] = between(own.speed_up_range)
     cells["as good"] = ", ".join(map(str, each.tied)) or "none"
     if found.present is not None:
         cells["over present"] = "" if each.over_present is None else f"{each.over_present:.2f}x"

@@ -3,7 +3,7 @@
 Candidates are chosen on one half of the recorded requests; every figure here is from the other half.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -17,7 +17,7 @@ from .panels import Section, ranking
 from .rates import clusters_for, shared_evenly, three_digits, with_ends
 from .recommendation import Recommendation, recommendation_table
 from .serving_tables import SeedRow, what_was_asked, whole
-from .tables import Grid, Printed, flat_rows, table
+from .tables import Grid, Printed, between, flat_rows, table
 
 IN_SYSTEM = "in_system_s"
 MOST_DRAWN = 15  # candidates in a figure
@@ -138,8 +138,7 @@ class RecommendationUnderLoad(Recommended):
         cells["in system s"] = "" if seconds is None else f"{seconds:.4g}"
         cells["gain"] = "" if one.over_plain is None else with_ends(one.over_plain, _ratio)
         if any(other.range_of_cost is not None for other in self.candidates):
-            ends = one.range_of_cost
-            cells["range of cost"] = "" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
+            cells["range of cost"] = between(one.range_of_cost)
         if any(other.kv_tokens is not None for other in self.candidates):
             cells["KV tokens"] = "" if one.kv_tokens is None else f"{one.kv_tokens:,}"
         if one.highest is not None:
@@ -258,15 +257,15 @@ def served_lines(candidates: Sequence[ServedCandidate]) -> tuple[LedgerLine, ...
             figures={
                 name: value for name, value in _to_json(one).items() if name not in ("policy", "standing", "reason")
             },
-            by_seed={} if one.row is None else {str(run.meta.about.seed): _plain(run.flat) for run in one.row.runs},
+            by_seed={
+                str(run.meta.about.seed): {
+                    name: value for name, value in run.flat.items() if isinstance(value, int | float | None)
+                }
+                for run in (() if one.row is None else one.row.runs)
+            },
         )
         for number, one in enumerate(candidates, start=1)
     )
-
-
-def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures as numbers that JSON can hold."""
-    return {name: value for name, value in flat.items() if isinstance(value, int | float | None)}
 
 
 def _ratio(number: float) -> str:

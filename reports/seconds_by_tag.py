@@ -130,14 +130,13 @@ def tag_table(by_tag: ByTag) -> Grid:
     return Grid(
         title="speed-up by tag",
         columns=tag_columns(by_tag.tags),
-        rows=tuple((policy, *_speed_ups(by_tag, speed_ups)) for policy, speed_ups in figures.items()),
+        rows=tuple(
+            (policy, *("unknown" if found is None else f"{found[tag]:.2f}x" for tag in by_tag.tags))
+            for policy, found in figures.items()
+        ),
         remarks=("against the target alone on the same requests, at the first seed",),
         bold=frozenset(bold),
     )
-
-
-def _speed_ups(by_tag: ByTag, speed_ups: Mapping[str, float] | None) -> list[str]:
-    return ["unknown" if speed_ups is None else f"{speed_ups[tag]:.2f}x" for tag in by_tag.tags]
 
 
 def tag_columns(headings: Sequence[str]) -> tuple[Column, ...]:

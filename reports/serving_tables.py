@@ -115,6 +115,12 @@ class SeedRow:
         }
 
 
+def rows_of_runs(named: Iterable[tuple[Mapping[str, Any], SeedRow]]) -> list[dict[str, Any]]:
+    """A flat row for each run, after the name of its row; reasons of rejections are texts, not columns."""
+    runs = [{**before, **run} for before, row in named for run in row.to_json()["runs"]]
+    return flat_rows([{name: value for name, value in run.items() if name != "rejected_for"} for run in runs])
+
+
 def reject_alike(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
     """Whether two rows, of rejected requests by seed, rejected as many at each seed, so that times compare."""
     return all(own == other for own, other in paired(ours, theirs))
@@ -461,6 +467,12 @@ def what_was_asked(setting: Mapping[str, Any], cluster: str) -> list[str]:
     return found
 
 
+def served_title(meta: Mapping[str, Any], *more: str, names: Sequence[str] = ("workload", "cluster", "trace")) -> str:
+    """The title of figures under load: `names` of the meta of their comparison, what was asked, and `more` of it."""
+    named = [f"{name} {meta[name]}" for name in names]
+    return "; ".join([*named, *what_was_asked(meta["setting"], meta["cluster"]), *filter(None, more)])
+
+
 def workload_tables(summary: WorkloadSummary) -> tuple[Grid, Grid]:
     """The workload at a glance, and the lengths of its requests."""
     about = summary.about
@@ -577,13 +589,10 @@ class ServingReport(Pictured):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each run; an object becomes a column for each of its keys, `ttft_s_mean`."""
-        rows = []
-        for row in self.rows:
-            setting = {name: getattr(row.about, name) for name in ("policy", "workload", "cluster")}
-            for run in row.to_json()["runs"]:
-                del run["rejected_for"]  # reasons are texts, not columns
-                rows.append({**setting, **run})
-        return flat_rows(rows)
+        named = [
+            ({name: getattr(row.about, name) for name in ("policy", "workload", "cluster")}, row) for row in self.rows
+        ]
+        return rows_of_runs(named)
 
     def sections(self) -> Sequence[Section]:
         """Latencies of each run; of several also their tokens per second."""

@@ -23,7 +23,7 @@ from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .rates import three_digits, with_ends
 from .serving import Promises
-from .serving_tables import rejecting_fewest, what_was_asked
+from .serving_tables import rejecting_fewest, served_title
 from .side_by_side import SideBySide
 from .tables import Grid, Printed, table
 
@@ -55,7 +55,6 @@ class SweepDone(Printed, CellsPlayed):
         return [f"{self.folder}: {counted(self.total, 'cell')}, {', '.join(parts)}", *self._whys()]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         counts = {name: getattr(self, name) for name in ("folder", "total", "kept", "played", "missing")}
         return counts | {"failed": self.to_dicts(), "lost": [{"cell": cell, "why": why} for cell, why in self.lost]}
 
@@ -142,7 +141,6 @@ class BestSettings(Pictured):
     remarks: tuple[str, ...]
 
     def headline(self) -> str:
-        """The title line."""
         aims = ", ".join(one.text for one in self.objectives)
         limits = f"; {', '.join(map(str, self.limits))}" if self.limits else ""
         return f"{'the best by' if len(self.objectives) == 1 else 'the front of'} {aims}{limits}"
@@ -216,7 +214,6 @@ class BestSettings(Pictured):
         return ["no setting keeps these limits" if self.limits else "no setting is left"]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         asked = {
             "objectives": [one.text for one in self.objectives],
             "subject_to": [one.to_json() for one in self.limits],
@@ -464,7 +461,6 @@ class Tuned(TuningResult):
         return [found, *filter(None, [beside_plain(own.speed_up), unknown, self._failures()])]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         asked = {name: getattr(self, name) for name in ("ranges", "recording", "split", "split_seed", "trials")}
         found = {"best": self.best, "values": dict(self.values), "over_tags": str(self.over_tags)}
         own, tuned = (half.to_json(self.best) for half in self.halves)
@@ -527,7 +523,6 @@ class TunedUnderLoadHalf:
         return _over_seeds(self.figure, self.tuned), alone
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         gain, figure = self.gain, self.figure
         return {
             "requests": self.requests,
@@ -554,12 +549,7 @@ class TunedUnderLoad(TuningResult):
 
     def headline(self) -> str:
         """What was tuned, on what."""
-        title = [
-            TuningResult.headline(self),
-            *(f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")),
-            *what_was_asked(self.meta["setting"], self.meta["cluster"]),
-        ]
-        return "; ".join([*title, *filter(None, [self.promised.in_words()])])
+        return f"{TuningResult.headline(self)}; {served_title(self.meta, self.promised.in_words())}"
 
     def configuration(self) -> Mapping[str, Any]:
         """What was served."""
@@ -583,7 +573,6 @@ class TunedUnderLoad(TuningResult):
         return [found, *filter(None, [beside_plain(sure), self._failures()])]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         names = ("ranges", "best", "figure", "recording", "workload", "cluster", "split", "split_seed")
         asked = {name: getattr(self, name) for name in names} | {"values": dict(self.values)}
         own, tuned = (half.to_json() for half in self.halves)

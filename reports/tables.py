@@ -218,6 +218,11 @@ def shown(figure: float | None, style: str, *, unknown: str = "") -> str:
     return unknown if figure is None else f"{figure:{style}}"
 
 
+def between(ends: tuple[float, float] | None, style: str = ".2f", *, unknown: str = "") -> str:
+    """Both ends of a range in a style of format(), `unknown` for None."""
+    return unknown if ends is None else f"{ends[0]:{style}} to {ends[1]:{style}}"
+
+
 def at_least(share: float) -> str:
     """In words, that a share is no less: rounded down, so that only a whole one is 100%."""
     return f"at least {floor(share * 1e3) / 1e3:.1%}"

@@ -5,6 +5,7 @@ Ratios are taken seed by seed, of the same requests; means and intervals are of 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log
 from typing import Any
 
@@ -13,8 +14,8 @@ from .intervals import Interval, enough_values, geometric_interval, over_product
 from .load import COMPARED, OF_ALL, not_told_apart
 from .rates import with_ends
 from .serving import Promises
-from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, reject_alike, styled, unserved, what_was_asked
-from .tables import Grid, Printed, flat_rows, table
+from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, reject_alike, served_title, styled, unserved
+from .tables import Grid, Printed, between, flat_rows, table
 
 TOGETHER, TERM = "all together", "over the product"
 LEADING = "in_system_s"  # the figure of the last lines
@@ -82,16 +83,13 @@ class WhatIf(Printed):
 
     def tables(self) -> Sequence[Grid]:
         """The run without changes, then the ratio of each figure to it."""
-        title = [f"{name} {self.meta[name]}" for name in ("workload", "policy", "cluster", "trace")]
-        title += [
-            *what_was_asked(self.meta["setting"], self.meta["cluster"]),
-            *filter(None, [self.promised.in_words()]),
-        ]
+        names = ("workload", "policy", "cluster", "trace")
+        title = served_title(self.meta, self.promised.in_words(), names=names)
         remarks = [*self.remarks, *self._unserved()]
         if len(self.base.runs) > 1:
             remarks.append("±, and in brackets: 95% interval over seeds; at one seed all met the same requests")
         cells: list[dict[str, str]] = [{"change": "none"} | cells_of(self.base, self._shown(), "")]
-        base = table(cells, title="; ".join(title), remarks=remarks)
+        base = table(cells, title=title, remarks=remarks)
         rows = [
             {"change": one.name} | {head: self._cell(self.ratio(one, name)) for head, name in self._figures()}
             for one in self.runs
@@ -101,8 +99,9 @@ class WhatIf(Printed):
         ends = [len(self.alone) - 1] if self.together is not None else []
         found = [base, table(rows, title="times what it is without changes", lines=ends)]
         if any(self.range_of_cost(one, name) is not None for one in self.runs for _, name in self._figures()):
+            cell = partial(between, style=".3f", unknown="-")
             ranges = [
-                {"change": one.name} | {head: _between(self.range_of_cost(one, name)) for head, name in self._figures()}
+                {"change": one.name} | {head: cell(self.range_of_cost(one, name)) for head, name in self._figures()}
                 for one in self.runs
             ]
             found.append(table(ranges, title="range of cost, times what it is without changes", remarks=[ENDS_REMARK]))
@@ -173,10 +172,6 @@ class WhatIf(Printed):
             for one in self.runs
         ]
         return flat_rows(rows)
-
-
-def _between(ends: tuple[float, float] | None) -> str:
-    return "-" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
 
 
 def _of_term(term: Interval) -> str:

@@ -146,12 +146,11 @@ def to_columns(fields: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Columns:
     """Rows to arrays, one per field; empty int arrays for no rows."""
     if not rows:
         return {field: np.zeros(0, dtype=np.int64) for field in fields}
-    return {field: _column(values) for field, values in zip(fields, zip(*rows, strict=True), strict=True)}
-
-
-def _column(values: tuple[Any, ...]) -> np.ndarray:
-    # numpy's own texts lose NULs at their end, and an id must come back as it was
-    return np.asarray(values, dtype=object if isinstance(values[0], str) else None)
+    # As objects, since numpy's own texts lose NULs at their end, and an id must come back as it was.
+    return {
+        field: np.asarray(values, dtype=object if isinstance(values[0], str) else None)
+        for field, values in zip(fields, zip(*rows, strict=True), strict=True)
+    }
 
 
 @contextmanager

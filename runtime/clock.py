@@ -151,7 +151,6 @@ class TimedPolicy(WatchedPolicy):
     num_running = 0
 
     def decide(self, seen: Observation) -> Step:
-        """See `Policy`."""
         start_s = perf_counter()
         step = self.wrapped.decide(seen)
         self.seconds += perf_counter() - start_s
@@ -161,7 +160,6 @@ class TimedPolicy(WatchedPolicy):
         return step
 
     def learn(self, outcome: Outcome) -> None:
-        """See `Policy`."""
         start_s = perf_counter()
         self.wrapped.learn(outcome)
         self.seconds += perf_counter() - start_s

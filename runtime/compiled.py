@@ -136,12 +136,10 @@ class CompiledForward:
         self._known: set[tuple[int, ...]] = set()
 
     def slot_cache(self) -> DoublingCache:
-        """See `ModelForward`."""
         return DoublingCache(self.kv_shape, self._context_tokens)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
-        """See `ModelForward`."""
         width = next((width for width in ROW_TOKENS if width >= placement.longest), None)
         if (
             width is None

@@ -132,7 +132,6 @@ class Distances(LazyNumbers):
         self._op.cut(self._number, self._count)
 
     def values(self) -> Sequence[float]:
-        """See `LazyNumbers`."""
         return self._op.of(self._number)
 
 

@@ -71,7 +71,6 @@ class ForcedSampler(Sampler):
         self._real = make_sampler(sampling)
 
     def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
-        """See `Sampler`."""
         return self._real.distributions(logits, states)
 
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -360,7 +359,6 @@ class ForcedWorld(TorchWorld):
         self._decisions = decisions
 
     def open(self, session: Session) -> None:
-        """See `TorchWorld`."""
         with self.clock.paused():
             self._decisions.open(session)
             theirs = session.place
@@ -368,7 +366,6 @@ class ForcedWorld(TorchWorld):
         self._theirs[session.request_id] = {session.place: theirs}
 
     def close(self, session: Session) -> None:
-        """See `TorchWorld`."""
         super().close(session)
         with self.clock.paused():
             self._decisions.close(session)
@@ -381,7 +378,6 @@ class ForcedWorld(TorchWorld):
             return self._decisions.signal(session, index)
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """See `TorchWorld`."""
         with self.clock.paused():
             with self._as_decided([session for session, _ in items]):
                 decided = [row for row in self._decisions.draft(level, items).rows if isinstance(row, Drafted)]
@@ -499,7 +495,6 @@ class _DecidedDistances(LazyNumbers):
         self._real, self._decided = real, decided
 
     def values(self) -> Sequence[float]:
-        """See `LazyNumbers`."""
         self._real[:1]  # which computes all of them
         return self._decided
 

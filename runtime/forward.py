@@ -149,11 +149,9 @@ class WrappedForward:
         return logits
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
-        """See `ModelForward`."""
         return self.logits(self._inner(self.ids(ids), placement, cache, keep), placement)
 
     def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """See `ModelForward`."""
         logits, states = self._inner.with_states(self.ids(ids), placement, cache, keep)
         return self.logits(logits, placement), states
 
@@ -237,17 +235,14 @@ class ModuleForward:
         self._model = model
 
     def slot_cache(self) -> SlotCache:
-        """See `ModelForward`."""
         return SlotCache(self.kv_shape)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
-        """See `ModelForward`."""
         return self.run({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
 
     @torch.inference_mode()
     def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """See `ModelForward`."""
         return self._with_states({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
 
     @torch.inference_mode()

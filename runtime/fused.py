@@ -330,7 +330,6 @@ class FusedForward:
         self._cos, self._sin = rotation_table(decoder.rotary_emb, self.kv_shape, context_tokens)
 
     def slot_cache(self) -> SlotCache:
-        """See `ModelForward`."""
         return SlotCache(self.kv_shape)
 
     @torch.inference_mode()
@@ -341,12 +340,11 @@ class FusedForward:
 
     @torch.inference_mode()
     def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """See `ModelForward`."""
         return self._with_states(functional.embedding(ids, self._embedding), placement, cache, keep)
 
     @torch.inference_mode()
     def on_inputs(self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """See `ModuleForward`."""
+        """As `ModuleForward.on_inputs`."""
         return self._with_states(inputs.clone(), placement, cache, keep)
 
     def _with_states(
@@ -456,7 +454,7 @@ class PaddedForward(WrappedForward):
         return whole
 
     def on_inputs(self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """See `ModuleForward`."""
+        """As `ModuleForward.on_inputs`."""
         assert not isinstance(self._own, CompiledForward)  # its states are never read
         logits, states = self._own.on_inputs(inputs, placement, cache, keep)
         return self.logits(logits, placement), states

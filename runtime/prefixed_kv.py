@@ -248,7 +248,6 @@ class PrefixedKV(MemberKV):
         self._bases.pop(request_id, None)
 
     def roll_back(self, request_id: str, num_tokens: int) -> None:
-        """See `MemberKV`."""
         base, row = self._bases.get(request_id), self.rows.get(request_id)
         own = 0 if row is None else self._length(row)
         below = 0 if base is None else base.num_tokens
@@ -262,7 +261,6 @@ class PrefixedKV(MemberKV):
             base.num_tokens = num_tokens
 
     def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
-        """See `MemberKV`."""
         super().keep_path(request_id, num_tokens - self._base(request_id), kept)
 
     # -- blocks
@@ -306,7 +304,6 @@ class PrefixedKV(MemberKV):
     # -- forwards
 
     def place(self, request_ids: Sequence[str], counts: Sequence[int]) -> Placement:
-        """See `MemberKV`."""
         own = super().place(request_ids, counts)
         bases = tuple(self._base(request_id) for request_id in request_ids)
         most = max(bases)

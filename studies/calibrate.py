@@ -293,17 +293,15 @@ class _Fit:
     def _grown(self, terms: Sequence[Term], found: _Found, term: Term) -> "_Grown":
         grown = [*terms, term]
         halved = found.values.copy()
-        halved[terms.index(self._explained_by(term))] /= 2
+        # Without `term` this one absorbs its seconds: a search that starts there may not leave it.
+        absorbing = Term(DRAFTER, "per_token_s") if term.member == DRAFTER else Term(TARGET, "intercept_s")
+        halved[terms.index(absorbing)] /= 2
         begins = (np.append(found.values, 0.0), np.append(halved, self._alone[term] / 2))
         better = min((self._searched(grown, begin, _GROWN) for begin in begins), key=lambda one: self._loss(one.errors))
         width, other = self._sureness(grown, better)[-1]
         share = float(better.values[-1] * np.abs(better.bounded[:, -1]).mean())
         is_needed = share > width and better.misfit < found.misfit * (1 - _BETTER)
         return _Grown(better, width, other, is_needed)
-
-    def _explained_by(self, term: Term) -> Term:
-        """The term that absorbs those seconds in a fit without `term`: a search that starts there may not leave it."""
-        return Term(DRAFTER, "per_token_s") if term.member == DRAFTER else Term(TARGET, "intercept_s")
 
     def _searched(self, terms: Sequence[Term], begin: Floats, moves: Sequence[float]) -> _Found:
         """The best result of full steps: the misfit may have to rise where requests change steps."""

@@ -119,7 +119,6 @@ class Diagnosis(Printed):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         return asdict(self)
 
     def to_dicts(self) -> list[dict[str, Any]]:

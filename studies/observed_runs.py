@@ -58,7 +58,6 @@ class ReplayedRequests:
 
     @property
     def about(self) -> WorkloadAbout:
-        """See `Workload`."""
         notes = (
             (f"{counted(self.left_out, 'observed request')} did not finish, or had no text: not replayed",)
             if self.left_out

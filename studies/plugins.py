@@ -52,7 +52,6 @@ class NewPlugin(Printed):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         return asdict(self)
 
 

@@ -342,11 +342,9 @@ class Watched(Watcher):
     on_ended: Callable[[], None]  # called for each request that finished or was rejected
 
     def ended(self) -> None:
-        """See `Watcher`."""
         self.on_ended()
 
     def interrupted(self) -> bool:
-        """See `Watcher`."""
         return self.interrupts.heard()
 
 

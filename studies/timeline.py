@@ -56,7 +56,6 @@ class Timeline(Printed):
         return [*notes, f"{self.path}: {ceil(self.num_bytes / 1e3):,} kB; open it at https://ui.perfetto.dev"]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
         return {"path": str(self.path), "bytes": self.num_bytes, "runs": self.to_dicts()}
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -61,7 +61,6 @@ class TuningTrial:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """See `CellWork`."""
         said = json.loads(self.setting)
         return {"call": self.call, "policy": self.policy, "setting": said, "inputs": self.inputs}
 
@@ -69,7 +68,6 @@ class TuningTrial:
         return self.policy
 
     def play(self) -> dict[str, Any]:
-        """See `CellWork`."""
         return self.figures(self.policy, self.setting)
 
 

@@ -174,7 +174,6 @@ class DecodedRuns(MeasuredRuns):
         )
 
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
-        """See `MeasuredRuns`."""
         ran = decode(
             self.models,
             self.build(policy),
@@ -202,7 +201,6 @@ class ForcedRuns(MeasuredRuns):
         self._tables: dict[tuple[str, ...], TrieTables] = {}
 
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
-        """See `MeasuredRuns`."""
         asked = tuple(request.request_id for request in part.requests)
         if asked not in self._tables:
             self._tables[asked] = TrieTables(part)

@@ -79,7 +79,6 @@ class AttachedWorkload:
 
     @property
     def about(self) -> WorkloadAbout:
-        """See `Workload`."""
         about = self._workload.about
         note = f"prompts and answers are those of recording {self._name}, not as long as the workload says"
         return replace(about, unit_tokens=0, notes=(*about.notes, note))
@@ -172,7 +171,6 @@ class ModelsWorld:
         self.open, self.preempt, self.signal = models.open, models.preempt, models.signal
 
     def close(self, session: Session) -> None:
-        """See `World`."""
         self._models.close(session)
         self._answers.release(session.request_id)
 

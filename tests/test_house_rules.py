@@ -117,6 +117,31 @@ def test_functions_are_short():
     assert long == LONG_FUNCTIONS
 
 
+def test_public_methods_say_what_they_do():
+    """One that implements a method of a protocol or a base leaves it to that: `See `World`.` is no docstring."""
+    classes = [(path, one) for path, tree in package().items() for one in tree.body if isinstance(one, ast.ClassDef)]
+    bases = {
+        one: {re.match(r"[\w.]*", ast.unparse(base))[0].split(".")[-1] for base in one.bases} for _, one in classes
+    }
+    above = {name for names in bases.values() for name in names}
+    said = {
+        method.name
+        for _, one in classes
+        if one.name in above or "Protocol" in bases[one]
+        for method in one.body
+        if isinstance(method, ast.FunctionDef) and ast.get_docstring(method) is not None
+    }
+    silent = [
+        f"{path.as_posix()}:{one.name}.{method.name}"
+        for path, one in classes
+        for method in one.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not (method.name in said or method.name.startswith("_") or one.name.startswith("_"))
+        and ast.get_docstring(method) is None
+    ]
+    assert silent == []
+
+
 @pytest.mark.parametrize("laboratory", [False, True])
 def test_a_public_class_name_means_one_thing(laboratory):
     names = Counter(

@@ -225,7 +225,6 @@ class ProbedWorld(TorchWorld):
         self._before = self._reading()
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """See `TorchWorld`."""
         results = super().draft(level, items)
         written = sum(len(row.tokens) for row in results.rows if isinstance(row, Drafted))
         stops = any(step.stop is not None for _, step in items)
@@ -233,7 +232,6 @@ class ProbedWorld(TorchWorld):
         return results
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
-        """See `TorchWorld`."""
         judged = sum(len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items)
         results = super().verify(level, items, chunks)
         self._note(VERIFY, level, len(items), judged, results)

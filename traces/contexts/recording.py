@@ -32,7 +32,6 @@ class TrieRecording:
 
     @property
     def about(self) -> AboutRecording:
-        """See `Recording`."""
         meta = self.meta
         kind = "SYNTHETIC" if meta.kind == "synthetic" else "recorded"
         nodes = sum(request.num_nodes for request in self.requests)
@@ -57,7 +56,6 @@ class TrieRecording:
         return replace(self, requests=chosen(self.meta.name, self.requests, ids))
 
     def of_tags(self, *tags: str) -> "TrieRecording":
-        """See `Recording`."""
         return replace(self, requests=tagged(self.meta.name, self.requests, tags))
 
     def known_shapes(self) -> Mapping[str, Named]:
@@ -105,5 +103,4 @@ class TrieRecording:
         return ("; ".join([words, *self.shapes_derived]),)
 
     def summary(self, path: Path | None = None) -> TrieSummary:
-        """See `Recording`."""
         return summary_of(self.meta, self.requests, path)

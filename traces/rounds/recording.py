@@ -29,7 +29,6 @@ class RoundsRecording:
 
     @property
     def about(self) -> AboutRecording:
-        """See `Recording`."""
         meta = self.meta
         rounds = sum(len(rounds.start) for request in self.requests for rounds in request.rounds.values())
         size = f"{counted(len(self.requests), 'request')}, {counted(rounds, 'round')}"
@@ -86,11 +85,9 @@ class RoundsRecording:
         return replace(self, requests=chosen(self.meta.name, self.requests, ids))
 
     def of_tags(self, *tags: str) -> "RoundsRecording":
-        """See `Recording`."""
         return replace(self, requests=tagged(self.meta.name, self.requests, tags))
 
     def known_shapes(self) -> Mapping[str, Named]:
-        """See `Recording`."""
         meta = self.meta
         recorded = {model.name: Named(model, "") for model in meta.models}
         others = [name for name in meta.model_names if name not in recorded]
@@ -98,7 +95,6 @@ class RoundsRecording:
         return {**named_shapes(others, meta.target, known=known, served=meta.served_model), **recorded}
 
     def with_shapes(self, texts: Sequence[str]) -> "RoundsRecording":
-        """See `Recording`."""
         meta = self.meta
         shapes, derived, decoders = asked_shapes(texts, meta.target, meta.model_names, meta.models, meta.served_model)
         given = {shape.name: shape for shape in (*meta.models, *shapes, *(each.shape for each in derived))}
@@ -107,11 +103,9 @@ class RoundsRecording:
         return replace(self, meta=meta, decoders=decoders)
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "RoundsRecording":
-        """See `Recording`."""
         requests = shifted_rounds(self.meta, self.requests, shifts, seed)
         meta = self.meta.model_copy(update={"name": shifted_name(self.meta.name, shifts)})
         return replace(self, meta=meta, requests=requests)
 
     def summary(self, path: Path | None = None) -> RoundsSummary:
-        """See `Recording`."""
         return summary_of(self.meta, self.requests, path)

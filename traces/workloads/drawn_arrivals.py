@@ -304,7 +304,6 @@ class Generator:
 
     @property
     def about(self) -> WorkloadAbout:
-        """See `Source`."""
         notes = [f"drawn, seed {self.seed}"]
         if self.drawn_from:
             what = [name for name in ("prompt", "output") if getattr(self.spec, name) is None]

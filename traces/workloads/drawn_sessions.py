@@ -128,7 +128,6 @@ class GrowingLine:
         return ()
 
     def after(self, ended_ps: int) -> tuple[Arrival, ...]:
-        """See `Turns`."""
         return (self._drawn.arrival(self._turn, ended_ps),)
 
 
@@ -201,11 +200,9 @@ class PersistentAgent:
 
     @property
     def num_requests(self) -> int | None:
-        """See `SessionKind`."""
         return self.turns.least if self.turns.is_given else None
 
     def begin(self, place: DrawnSession, rng: Random) -> Arrival:
-        """See `SessionKind`."""
         turns = self.turns.draw(rng)
         check_requests(turns)
         new, outputs = ([length.draw(rng) for _ in range(turns)] for length in (self.prompt, self.output))
@@ -234,11 +231,9 @@ class SharedWorkers:
 
     @property
     def num_requests(self) -> int | None:
-        """See `SessionKind`."""
         return self.workers * self.rounds
 
     def begin(self, place: DrawnSession, rng: Random) -> Arrival:
-        """See `SessionKind`."""
         ids = count(place.first_id)
         prompt = self.prompt.draw(rng)
         place.check_units(prompt // place.unit_tokens)
@@ -286,7 +281,6 @@ class SessionSource:
 
     @property
     def about(self) -> WorkloadAbout:
-        """See `Source`."""
         begin = AT_ONCE if self.rate is None else f"sessions begin as a Poisson process, {self.rate:g} sessions/s"
         number, sessions = self.kind.num_requests, None if self.seconds else self.sessions
         return WorkloadAbout(
@@ -341,11 +335,9 @@ class ReAct(ToolCalls):
 
     @property
     def num_requests(self) -> int | None:
-        """See `SessionKind`."""
         return self.steps.least + 1 if self.steps.is_given else None
 
     def begin(self, place: DrawnSession, rng: Random) -> Arrival:
-        """See `SessionKind`."""
         prompt, outputs, observations, waits_ps = self.draw(rng)
         return DrawnLine(place, self.system, [prompt, *observations], outputs, waits_ps).begin()
 
@@ -362,7 +354,6 @@ class ReWOO(ToolCalls):
     num_requests: ClassVar[int | None] = 2
 
     def begin(self, place: DrawnSession, rng: Random) -> Arrival:
-        """See `SessionKind`."""
         prompt, outputs, observations, waits_ps = self.draw(rng)
         plan, answer = sum(outputs[:-1]), outputs[-1]
         line = DrawnLine(place, self.system, [prompt, sum(observations)], [plan, answer], [sum(waits_ps)])
@@ -387,11 +378,9 @@ class TreeRollouts:
 
     @property
     def num_requests(self) -> int | None:
-        """See `SessionKind`."""
         return num_paths_of(self.branches)
 
     def begin(self, place: DrawnSession, rng: Random) -> Arrival:
-        """See `SessionKind`."""
         prompt_tokens, output_tokens = self.prompt.draw(rng), self.output.draw(rng)
         units = (prompt_tokens + output_tokens) // place.unit_tokens
         place.check_units(units * num_paths_of(self.branches))  # each path holds its text whole

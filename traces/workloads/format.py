@@ -208,7 +208,6 @@ class Row(Fields):
         self.reading, self.line = reading, line
 
     def error(self, field: str, rule: str, value: object) -> TraceFormatError:
-        """See `Fields`."""
         return self.reading.error(self.line, f"{self.prefix}{field}"[:_LONGEST_FIELD], rule, _shown(value))
 
     def check_keys(self, needed: Collection[str], known: Collection[str]) -> None:

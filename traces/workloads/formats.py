@@ -245,7 +245,6 @@ class FileSource:
 
     @property
     def about(self) -> WorkloadAbout:
-        """See `Source`."""
         return WorkloadAbout(
             name=self.name,
             files=tuple(map(str, self.paths)),
@@ -257,7 +256,6 @@ class FileSource:
 
     @property
     def timed(self) -> bool:
-        """See `Source`."""
         return self.known.timed(self.first)
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:

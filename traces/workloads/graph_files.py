@@ -12,6 +12,7 @@ Our own lines have what each request waits for, whose text it continues, and whe
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from itertools import count, pairwise
 from math import inf
 from typing import Any, NamedTuple
@@ -384,7 +385,8 @@ class _Graph:
         """Nodes with texts, built in an order in which each comes after those it waits for."""
         written: dict[int, dict[int, float]] = {}
         texts: dict[int, tuple[Text, Text]] = {}
-        for number in _in_order(waits):
+        order = TopologicalSorter({number: [wait.request for wait in own] for number, own in enumerate(waits)})
+        for number in order.static_order():
             one = self._requests[number]
             written[number] = _written(waits[number], written)
             texts[number] = self._texts(one, written[number], texts) if self._unit else (Text(unit_tokens=1),) * 2
@@ -477,18 +479,6 @@ class _Graph:
         if name in self._numbers and depth.isascii() and depth.isdigit() and len(depth) <= 10:
             return Waits(self._numbers[name], int(depth))
         raise one.row.error(field, "must be a request of the session, or that, @ and tokens of its answer", text)
-
-
-def _in_order(waits: Sequence[tuple[Waits, ...]]) -> list[int]:
-    """Numbers of requests, each after those that it waits for."""
-    left = {number: {wait.request for wait in own} for number, own in enumerate(waits)}
-    order: list[int] = []
-    while left:
-        ready = [number for number, others in left.items() if not others & left.keys()]
-        order += ready
-        for number in ready:
-            del left[number]
-    return order
 
 
 def _written(waits: Sequence[Waits], written: Mapping[int, Mapping[int, float]]) -> dict[int, float]:

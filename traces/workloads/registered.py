@@ -86,7 +86,6 @@ class OfClass:
 
     @property
     def about(self) -> WorkloadAbout:
-        """See `Source`."""
         kind = type(self.made)
         return WorkloadAbout(
             name=kind.__name__,
@@ -100,7 +99,6 @@ class OfClass:
         )
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
-        """See `Source`."""
         one: Arrival | None = None
         for arrival in self._given():
             yield (one := self.checked(arrival, 0 if one is None else one.arrives_ps))
@@ -196,11 +194,9 @@ class TurnsOfClass:
         self.depths: tuple[int, ...] = depths
 
     def reached(self, depth: int, at_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return self._followed("reached", at_ps, lambda: self._inner.reached(depth, at_ps))
 
     def after(self, ended_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return self._followed("after", ended_ps, lambda: self._inner.after(ended_ps))
 
     def _followed(self, method: str, at_ps: int, given: Callable[[], Iterable[object]]) -> list[Arrival]:

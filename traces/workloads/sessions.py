@@ -7,6 +7,7 @@ answer.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import ClassVar, NamedTuple
 
 from .arrival import Arrival
@@ -44,11 +45,9 @@ class TurnsLeft:
     depths: ClassVar[tuple[int, ...]] = ()  # see `Turns`: a turn waits for the end of the one before
 
     def reached(self, depth: int, at_ps: int) -> tuple[Arrival, ...]:
-        """See `Turns`."""
         return ()
 
     def after(self, ended_ps: int) -> tuple[Arrival, ...]:
-        """See `Turns`."""
         return () if self.place == len(self.turns) else (self.next(ended_ps),)
 
     def begin(self, arrives_ps: int) -> Arrival:
@@ -138,28 +137,14 @@ class SessionGraph:
 
 
 def _check_acyclic(nodes: Sequence[Node]) -> None:
-    left = [len(node.waits) for node in nodes]
-    waiting = [list[int]() for _ in nodes]
-    for number, node in enumerate(nodes):
-        for wait in node.waits:
-            waiting[wait.request].append(number)
-    ready = [0]
-    while ready:
-        for number in waiting[ready.pop()]:
-            left[number] -= 1
-            if not left[number]:
-                ready.append(number)
-    if not any(left):
-        return
-    # Each remaining one waits for another of them, so going back leads into a circle.
-    number = next(number for number, count in enumerate(left) if count)
-    seen: list[int] = []
-    while number not in seen:
-        seen.append(number)
-        number = next(wait.request for wait in nodes[number].waits if left[wait.request])
-    circle = [*seen[seen.index(number) :], number]
-    names = " -> ".join(nodes[one].turn.request_id for one in circle)
-    raise GraphError(min(circle), "must not wait for itself, by way of others", names)
+    waits = {number: [wait.request for wait in node.waits] for number, node in enumerate(nodes)}
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        circle = error.args[1][:0:-1]  # each waits for the next one, the last for the first
+        begin = circle.index(min(circle))
+        names = " -> ".join(nodes[one].turn.request_id for one in (*circle[begin:], *circle[: begin + 1]))
+        raise GraphError(min(circle), "must not wait for itself, by way of others", names) from None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,10 +213,8 @@ class NodeTurns:
         self.depths = tuple(sorted(going.depths.get(number, ())))
 
     def reached(self, depth: int, at_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [*self._going.happened(Waits(self._number, depth), at_ps)]
 
     def after(self, ended_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         found = [one for depth in self.depths for one in self.reached(depth, ended_ps)]
         return [*found, *self._going.happened(Waits(self._number), ended_ps)]

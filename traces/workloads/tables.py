@@ -170,11 +170,6 @@ def _check_head(table: TableFormat, reading: Reading, line: int, head: list[str]
             raise reading.error(line, "columns", f"must have {name}", ", ".join(head))
 
 
-def _mark_of(head: str) -> str:
-    """What stands between the cells of a table: a comma, where the head has one."""
-    return next((mark for mark in ",;\t" if mark in head), ",")
-
-
 def _cells(lines: Iterable[str], mark: str) -> Iterator[list[str]]:
     csv.field_size_limit(MOST_BYTES)  # of the process; the usual 131,072 characters are less than some prompts have
     return csv.reader(lines, strict=True, delimiter=mark, skipinitialspace=True)
@@ -199,7 +194,8 @@ def _rows(reading: Reading) -> Iterator[tuple[int, list[str]]]:
     try:
         lines = texts()
         head = next(lines)  # `first_row` has read it
-        for cells in _cells(chain([head], lines), _mark_of(head)):
+        mark = next((one for one in ",;\t" if one in head), ",")  # between cells: a comma, where the head has one
+        for cells in _cells(chain([head], lines), mark):
             yield current, cells
     except csv.Error as error:
         raise reading.error(current, "row", "must be cells of a table", str(error)) from None

@@ -120,15 +120,12 @@ class ChangedTurns:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """See `Turns`."""
         return self.inner.depths
 
     def reached(self, depth: int, at_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return self._changed(self.inner.reached(depth, at_ps), at_ps)
 
     def after(self, ended_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return self._changed(self.inner.after(ended_ps), ended_ps)
 
     def _changed(self, found: Sequence[Arrival], at_ps: int) -> list[Arrival]:
@@ -186,11 +183,9 @@ class LoopTurns:
         self.depths: tuple[int, ...] = () if inner is None else inner.depths
 
     def reached(self, depth: int, at_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         return [] if self._inner is None else self._followed(self._inner.reached(depth, at_ps), at_ps)
 
     def after(self, ended_ps: int) -> list[Arrival]:
-        """See `Turns`."""
         session = self._session
         found = [] if self._inner is None else self._followed(self._inner.after(ended_ps), ended_ps)
         session.open -= 1
@@ -279,7 +274,6 @@ class OpenedWorkload:
 
     @property
     def about(self) -> WorkloadAbout:
-        """See `Workload`."""
         about, asked = self._source.about, self._options
         requests, arrivals = about.num_requests, about.num_arrivals
         if asked.horizon_s is not None:
