@@ -230,6 +230,8 @@ def _member_is_why(best: Summary, loser: Summary, place: int) -> str:
         why = f"{takes} and saves {shown} of {best.policy}'s target calls"
     else:
         why = f"{takes} and the target is called no less often than in {best.policy}"
+    if not why:
+        return ""
     kept = loser.draft_acceptance_rate
     told = kept is not None and loser.levels[-1].judged and kept < 0.5
     return f"{why}; the target keeps {kept:.0%} of what it is given" if told else why

@@ -53,7 +53,7 @@ class AtBatch:
     open_by_cost: bool  # whether the cost's range is the reason
     over_present: float | None  # tokens per second of the choice over those of the present K
     candidates: tuple[DraftLength, ...]  # the fastest first, on the requests that were not used for the choice
-    set_tokens: int | None = None  # K that the setting drafts at this number; None: no setting
+    set_tokens: int | None = None  # K that the setting drafts at this number; None: no setting, or never reached
 
     @classmethod
     def of(
@@ -162,9 +162,11 @@ class Recommendation(Recommended):
     def answer(self) -> Sequence[str]:
         """The draft lengths in words, and why no setting is named."""
         is_set = self.setting is not None
-        spans = groupby(self.batches, key=lambda each: (each.drafted, is_set and each.open_between))
+        told = groupby(
+            self.batches, key=lambda each: (each.drafted, is_set and (each.open_between or each.set_tokens is None))
+        )
         words = []
-        for length, each in [(length, [*group]) for (length, is_left_out), group in spans if not is_left_out]:
+        for length, each in [(length, [*group]) for (length, is_left_out), group in told if not is_left_out]:
             batches = f"{each[0].batch:,}" + (f" to {each[-1].batch:,}" if len(each) > 1 else "")
             drafts = f"draft {counted(length, 'token')}" if length else "do not draft"
             words.append(f"{drafts} at {batches} running" + (f": {_gains(each)}" if length else ""))

@@ -90,7 +90,8 @@ def recommend(
     split = setting.tensor_parallel
     setting_found, refusal = pasted(schedule, asked, setting, drafter, split) if told else (None, None)
     if setting_found is not None:
-        found = tuple(replace(each, set_tokens=_set_at(each.batch, schedule)) for each in found)
+        run = found[:1] if ENGINES[engine].alone else found
+        found = (*(replace(each, set_tokens=_set_at(each.batch, schedule)) for each in run), *found[len(run) :])
     return Recommendation(
         meta={
             **others.meta,
@@ -144,9 +145,10 @@ def _not_replayed(found: Sequence[AtBatch]) -> list[str]:
     """Remarks where K changes between distant numbers of running requests."""
     remarks = []
     for low, high in pairwise(found):
-        if low.chosen != high.chosen and high.batch > 2 * low.batch:
+        is_run = (low.set_tokens is None) == (high.set_tokens is None)
+        if low.drafted != high.drafted and is_run and high.batch > 2 * low.batch:
             span = " to ".join(dict.fromkeys(f"{number:,}" for number in (low.batch + 1, high.batch - 1)))
-            told = f"{span} running were not replayed: K = {low.chosen} is that of {low.batch:,}"
+            told = f"{span} running were not replayed: K = {low.drafted} is that of {low.batch:,}"
             remarks.append(f"{told}; add --batch between it and {high.batch:,}")
     return remarks
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from math import nan
@@ -118,28 +118,40 @@ def test_functions_are_short():
 
 
 def test_public_methods_say_what_they_do():
-    """One that implements a method of a protocol or a base leaves it to that: `See `World`.` is no docstring."""
+    """One that implements a method of a base or a protocol leaves it to that: `See `World`.` is no docstring."""
     classes = [(path, one) for path, tree in package().items() for one in tree.body if isinstance(one, ast.ClassDef)]
     bases = {
         one: {re.match(r"[\w.]*", ast.unparse(base))[0].split(".")[-1] for base in one.bases} for _, one in classes
     }
-    above = {name for names in bases.values() for name in names}
-    said = {
-        method.name
-        for _, one in classes
-        if one.name in above or "Protocol" in bases[one]
-        for method in one.body
-        if isinstance(method, ast.FunctionDef) and ast.get_docstring(method) is not None
-    }
+    said = defaultdict(set)  # by class, its methods with words, as they are called
+    for _, one in classes:
+        said[one.name] |= {called(each) for each in methods(one) if ast.get_docstring(each) is not None}
+    protocols = set().union(*(said[one.name] for _, one in classes if "Protocol" in bases[one]))
+    above = defaultdict(set)
+    for _, one in classes:
+        above[one.name] |= bases[one]
+
+    def inherited(name, seen=()):
+        return set().union(*(said[base] | inherited(base, (*seen, name)) for base in above[name] if base not in seen))
+
     silent = [
-        f"{path.as_posix()}:{one.name}.{method.name}"
+        f"{path.as_posix()}:{one.name}.{each.name}"
         for path, one in classes
-        for method in one.body
-        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
-        and not (method.name in said or method.name.startswith("_") or one.name.startswith("_"))
-        and ast.get_docstring(method) is None
+        for each in methods(one)
+        if not (each.name.startswith("_") or one.name.startswith("_"))
+        and called(each) not in said[one.name] | protocols | inherited(one.name)
     ]
     assert silent == []
+
+
+def methods(one):
+    """Those of a class."""
+    return [each for each in one.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def called(method):
+    """Its name and those of its arguments."""
+    return method.name, *(argument.arg for argument in (*method.args.args, *method.args.kwonlyargs))
 
 
 @pytest.mark.parametrize("laboratory", [False, True])

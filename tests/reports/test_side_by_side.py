@@ -774,6 +774,10 @@ def check_figures(line, comparison, loser, best):
             [row_of("draft:4/target", (0.0, 0.004, 0.0, 9.999), calls=990)],
             "best: plain, 1.00x",
         ),
+        (
+            [row_of("draft:4/target", (0.0, 0.004, 0.0, 9.999), calls=990, accepted=100)],
+            "best: plain, 1.00x",
+        ),
         ([PLAIN], "best: plain, 1.00x"),
     ],
 )

@@ -226,6 +226,10 @@ def test_an_engine_of_one_request_gets_the_k_of_one(made, cost):
     assert chosen != found.batches[1].chosen
     assert found.setting.decision.schedule == ((1, chosen),)
     assert f"(it takes one request at a time): K = {chosen} is that of 1 running" in " ".join(found.meta["remarks"])
+    assert not any("were not replayed" in remark for remark in found.meta["remarks"])
+    assert [each.set_tokens for each in found.batches] == [chosen, None]
+    (said,) = found.answer()
+    assert said.startswith(f"draft {chosen} tokens at 1 running: ")
 
 
 def test_an_engine_of_one_request_gets_no_k_of_many(made, tmp_path):

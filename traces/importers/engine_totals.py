@@ -126,7 +126,7 @@ _UNSTATED = (
 )
 _BY_STEP, _CAPS = "spec_proposed_drafts_histogram", "spec_cap_lens_histogram"
 _MEAN_LENGTH, _RATE = "spec_accept_length", "spec_accept_rate"
-_KEPT = ("spec_num_correct_drafts", "spec_accept_token_num")
+_KEPT = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
 _ROUNDED = 0.01  # of a mean: versions print it with two decimals or all
 _PLAIN_STEPS = "steps drafted nothing: answers have more tokens than the steps that are counted give"
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
@@ -255,18 +255,19 @@ def _num_beside(spans: Sequence[tuple[float, float]]) -> int:
     return len(beside)
 
 
-def _check_mean(fields: Fields, key: str, counted: Counted, others: int = 0) -> None:
+def _check_mean(fields: Fields, key: str, counted: Counted, *, of_others: bool = False) -> None:
     """Refuse a mean of another number of tokens than the steps gave or the answer has, which its end may cut.
 
-    It may be over up to `others` iterations beside the steps.
+    It is less if it is `of_others` beside the steps, which wrote one token each.
     """
     if key not in fields:
         return
     told, steps, given = fields.rate(key, most=1e6), counted.num_steps, counted.num_steps + counted.num_accepted
     least, most = min(counted.num_tokens, given) - 1, max(counted.num_tokens, given) + 1
-    if told and not (least * (1 - _ROUNDED) <= told * (steps + others) and told * steps <= most * (1 + _ROUNDED)):
-        iterations = steps + others
-        rule = f"must be about {counted.num_tokens / iterations:.4g}, {counted.num_tokens} tokens by {iterations} steps"
+    is_less = told * steps < least * (1 - _ROUNDED) and not of_others
+    if told and (is_less or told * steps > most * (1 + _ROUNDED)):
+        about = f"{'at most' if of_others else 'about'} {counted.num_tokens / steps:.4g}"
+        rule = f"must be {about}, {counted.num_tokens} tokens by {steps} steps"
         raise fields.error(key, rule, told)
 
 
@@ -297,7 +298,7 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
         ongoing.findings.forms.add("request means")
         if tokens - 1 < steps:
             raise meta.error(_STEPS, f"must be less than the {tokens} tokens of the answer", steps)
-        kept = max(kept or 0, tokens - 1 - steps)  # the end may cut some; 0.5.5 counts none of its n-grams'
+        kept = kept or tokens - 1 - steps  # 0.5.5 counts none of its n-grams'
         return Counted(num_tokens=tokens, num_steps=steps, num_accepted=kept, num_drafted=drafted, window=window)
     ongoing.findings.forms.add("histograms")
     key, histogram = found
@@ -344,8 +345,8 @@ def _parse_trtllm(any_statistics: bool, file: Responses, line: Fields) -> Rounds
     statistics = within(choice, "speculative_decoding")
     file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
-    if statistics is not None and not _num_plain(counted):  # plain ones may be more than the answer's tokens tell
-        _check_mean(choice, _MEAN, counted, others=1)
+    if statistics is not None:
+        _check_mean(choice, _MEAN, counted, of_others=True)
     if silent := statistics is None and any_statistics and not counted.num_accepted:
         counted = replace(counted, num_drafted=0, window=1)  # statistics are left out where nothing was drafted
     file.ongoing.findings.note(_PLAIN_STEPS, _num_plain(counted))

@@ -430,6 +430,10 @@ _UNANSWERED = (
 )
 _ABORTED = "{:,} requests were aborted: those that had begun count as answers, with the tokens that they had"
 _GAUGE = "the mean is a gauge of {}, of the server's last interval only"
+_CUT_TWICE = (
+    "answers of one length cannot take so few steps, so theirs differ: in replay their ends cut once more what they "
+    "cut of the mean already"
+)
 _OTHER_DEPTH = "{} is {}, the window is {} as stated"
 _OF_ENDED = "of {:,.0f} accepted tokens, requests that had ended have {:,.0f}: positions are counted of these alone"
 _SHORT = (
@@ -515,8 +519,11 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         ongoing.findings.forms.add("mean")
         hazards = hazards_of_mean(fields, key, length, window)
         if found.counted_length is not None and lengths is not None:  # tokens of answers: their ends are cut already
-            answers = np.array([tokens - 1 for _, tokens in lengths if tokens])
-            hazards = (hazard_of_steps(answers, found.total(engine.verified) or 0.0, window),)
+            answers, steps = np.array([tokens - 1 for _, tokens in lengths if tokens]), found.total(engine.verified)
+            if steps is not None and steps > np.sum(-(-answers // (window + 1))):
+                hazards = (hazard_of_steps(answers, steps, window),)
+            else:
+                ongoing.findings.remark(_CUT_TWICE)
         yield from log.requests(lengths, hazards, window=window)
 
     return read

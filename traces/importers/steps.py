@@ -52,6 +52,7 @@ from .totals import Counted, draw_steps
 _sees_times = having("accept_length", "draft_length", "tree_time")
 _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
 _CLOCK = 1e-3  # share by which two clocks differ, or the parts of an answer add up to more than it took
+_TICK_S = 0.02  # of `time.time()` on Windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +200,7 @@ def _eagle_answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> 
         step = int(wrong[0])
         rule = f"must be {turn.accepted[step] + 1} in step {step} of {asked.request_id}, by accept_length of its times"
         raise asked.fields.error("accept_lengths", rule, int(asked.emitted[step]))
-    if abs(asked.wall_s - turn.wall_s) > _CLOCK * turn.wall_s:
+    if abs(asked.wall_s - turn.wall_s) > max(_CLOCK * turn.wall_s, _TICK_S):
         rule = f"must be the {turn.wall_s:.6g} s of generate_time in {asked.request_id}, of {turn.fields.place}"
         raise asked.fields.error("wall_time", rule, asked.wall_s)
     start, length = after_prefill(turn.accepted + 1, turn.num_tokens)
