@@ -374,9 +374,9 @@ def _told(policy: str, value: float, least: float | None) -> str:
     named = _named(policy, value, least)
     if least is None:
         return f"{named}, {_cell(value)}"
-    return (
-        f"{named}, {value:.2f}x" if named == policy else f"{named}, as {policy} has {min(value, 0.999):.3f}x"
-    )  # a loss: never 1
+    if named == policy:
+        return f"{named}, {value:.2f}x"
+    return f"{named}, as {policy} has {min(value, 0.999):.3f}x"  # a loss is never 1.000x
 
 
 def _cell(value: object) -> str:
