@@ -178,7 +178,7 @@ class States:
             self._add_up()
 
     def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
-        """As of `ReplicaStates`, of one of them."""
+        """`ReplicaStates.grew` of one replica."""
         self._replicas[replica].grew(level, block_ps, most_blocks)
 
     def all(self) -> tuple[ReplicaStates, ...]:

@@ -145,8 +145,9 @@ def _not_replayed(found: Sequence[AtBatch]) -> list[str]:
     """Remarks where K changes between distant numbers of running requests."""
     remarks = []
     for low, high in pairwise(found):
-        is_run = (low.set_tokens is None) == (high.set_tokens is None)
-        if low.drafted != high.drafted and is_run and high.batch > 2 * low.batch:
+        # An engine that takes one request at a time has a K to set for the lower number alone.
+        are_alike = (low.set_tokens is None) == (high.set_tokens is None)
+        if low.drafted != high.drafted and are_alike and high.batch > 2 * low.batch:
             span = " to ".join(dict.fromkeys(f"{number:,}" for number in (low.batch + 1, high.batch - 1)))
             told = f"{span} running were not replayed: K = {low.drafted} is that of {low.batch:,}"
             remarks.append(f"{told}; add --batch between it and {high.batch:,}")

@@ -602,7 +602,7 @@ Policies of the [arena](arena.md), which says what cells and figures are. `make 
 
 A **ratio** is a policy's speed over that of the best static chain of the cell in hindsight, whose search is not
 charged. Means over cells are arithmetic. Constants were settled on the tuning cells, not on the reporting cells. All
-members share one device, on which policies that [work ahead](policies.md#working-ahead) gain nothing.
+members share one device, so that [working ahead](policies.md#working-ahead) gains nothing there.
 """
 RANKING = """\
 Columns without a side are of the reporting cells. `where`: the cell of the least ratio. `won`: cells in which no

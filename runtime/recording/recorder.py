@@ -326,7 +326,7 @@ class GroupProgress:
         self._share = 1 / (1 + options.closure.reach)
         self._trunk_s = self._all_s = self._began_at_s = 0.0
         self._done = progress.done
-        # In a full closure the share of contexts is none of the time.
+        # In a full closure the share of contexts that are done says nothing of the time.
         self._is_even = options.closure.kind != "full"
 
     def begin(self, recorders: Sequence[RequestRecorder]) -> None:

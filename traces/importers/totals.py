@@ -111,7 +111,10 @@ def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -
 
 
 def hazard_of_steps(answers: Ints, steps: float, window: int) -> float:
-    """The same of rounds that draft `window` and take `steps` for `[A]` tokens of answers, whose ends cut the last."""
+    """Probability of each drafted token to be kept, by which rounds of `window` take `steps` for all answers.
+
+    `answers` is `[A]` tokens of each after the prefill; its end cuts the last round.
+    """
     lengths, counts = np.unique(answers, return_counts=True)
     longest = min(int(lengths[-1]), _SETTLED * (window + 1))
 
