@@ -300,11 +300,15 @@ def _places(about: WorkloadAbout, request_id: str) -> list[str]:
 def open_files(path: Path, options: WorkloadOptions) -> FileSource:
     """The workload in a file, plain or .gz, or in the files of a folder in order of their names.
 
+    Hidden files of a folder are not read, as a shell's `*` does not name them: a writer that was killed leaves one, cut
+    short (see `base.files.write_whole`).
+
     Raises:
         TraceFormatError: no such file, an unknown format, or several files in a format that allows only one.
     """
     folder = path.is_dir()
-    paths = tuple(sorted(found for found in path.iterdir() if found.is_file())) if folder else (path,)
+    inside = path.iterdir() if folder else ()
+    paths = tuple(sorted(each for each in inside if each.is_file() and each.name[0] != ".")) if folder else (path,)
     if not paths:
         raise TraceFormatError(path, "folder", "must hold the files of a workload", "nothing")
     known, first = detect(paths[0], options.columns)

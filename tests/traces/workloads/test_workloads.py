@@ -136,6 +136,8 @@ def test_a_folder_of_sessions_is_one_workload(tmp_path):
     found = list(open_workload(tmp_path / "sessions"))
     assert [one.request_id for one in found] == ["a/1", "b/1"]
     assert len({one.blocks for one in found}) == 2
+    write(tmp_path / "sessions", "", ".0123456789abcdef.part")  # of a proxy that was killed as it wrote
+    assert list(open_workload(tmp_path / "sessions")) == found
     write(tmp_path / "tables", AZURE)
     with pytest.raises(TraceFormatError, match="must be one file of format azure, got 'a folder'"):
         open_workload(tmp_path / "tables")
