@@ -1,6 +1,6 @@
 """A figure and its 95% confidence interval; of a mean over seeds by Student's t."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import atan, ceil, cos, exp, log, log10, pi, prod, sin, sqrt
@@ -42,6 +42,12 @@ class Interval:
     def to_json(self) -> dict[str, Any]:
         """The mean, and both ends."""
         return {"mean": self.mean, "ci": list(self.bounds)}
+
+
+def with_ends(interval: Interval, style: Callable[[float], str]) -> str:
+    """A mean with the ends of its interval, if that has a width: a geometric mean is not midway between them."""
+    ends = f" ({style(interval.low)} to {style(interval.high)})" if interval.half_width else ""
+    return f"{style(interval.mean)}{ends}"
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

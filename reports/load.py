@@ -11,7 +11,7 @@ from typing import Any
 from ..base.errors import counted
 from ..policies.chain_text import BASELINE
 from .cost_range import gain, gain_range, is_better_at_ends, ranges_table
-from .intervals import Interval, enough_in_words, enough_values, interval_or_point, paired
+from .intervals import Interval, enough_in_words, enough_values, interval_or_point, paired, with_ends
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .serving import Promises
@@ -468,7 +468,12 @@ class LoadComparison(Pictured):
 
 def _gained(at_rate: AtRate, row: SeedRow) -> str:
     found = at_rate.gain(row)
-    return "-" if found is None else f"{found.mean:.2f}x{f' ± {found.half_width:.2f}' if found.half_width else ''}"
+    if found is None:
+        return "-"
+    # Ends where ± would put one of them more than a tenth of the width aside: at few seeds, even below 0.
+    if sum(found.bounds) / 2 - found.mean > found.half_width / 10:
+        return with_ends(found, "{:.2f}x".format)
+    return f"{found.mean:.2f}x{f' ± {found.half_width:.2f}' if found.half_width else ''}"
 
 
 def _gain_json(at_rate: AtRate, row: SeedRow) -> dict[str, Any]:

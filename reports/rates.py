@@ -3,13 +3,13 @@
 Rates are found seed by seed, so policies are compared on the same arrivals. Means and intervals are of logarithms.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, exp, log
 from statistics import fmean
 from typing import Any
 
-from .intervals import Interval, enough_values, geometric_interval, paired
+from .intervals import Interval, enough_values, geometric_interval, paired, with_ends
 from .limits import Limit
 from .load import not_told_apart
 from .serving import Promises
@@ -214,9 +214,3 @@ def shared_evenly(rate: float) -> str:
 def three_digits(number: float) -> str:
     """A number > 0, rounded, without an exponent."""
     return f"{float(f'{number:.3g}'):,g}"
-
-
-def with_ends(interval: Interval, style: Callable[[float], str]) -> str:
-    """A mean with the ends of its interval, if that has a width: a geometric mean is not midway between them."""
-    ends = f" ({style(interval.low)} to {style(interval.high)})" if interval.half_width else ""
-    return f"{style(interval.mean)}{ends}"

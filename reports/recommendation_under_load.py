@@ -10,11 +10,11 @@ from typing import Any
 
 from ..base.errors import counted
 from .cost_range import gain
-from .intervals import Interval
+from .intervals import Interval, with_ends
 from .ledger import LedgerLine, Pasteable, RecommendationLedger, Recommended, Standing
 from .limits import Limit
 from .panels import Section, ranking
-from .rates import clusters_for, shared_evenly, three_digits, with_ends
+from .rates import clusters_for, shared_evenly, three_digits
 from .recommendation import Recommendation, recommendation_table
 from .serving_tables import SeedRow, what_was_asked, whole
 from .tables import Grid, Printed, between, flat_rows, table

@@ -16,12 +16,12 @@ from ..base.errors import ArgumentError, counted, known_are
 from ..policies.chain_text import BASELINE
 from ..runs.cells import CellsPlayed
 from .comparison import comparison_title, shared_remarks
-from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired
+from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired, with_ends
 from .limits import TYPED, Limit, figure_named, limits_of
 from .load import OF_ALL
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
-from .rates import three_digits, with_ends
+from .rates import three_digits
 from .serving import Promises
 from .serving_tables import rejecting_fewest, served_title
 from .side_by_side import SideBySide

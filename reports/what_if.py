@@ -10,9 +10,8 @@ from math import log
 from typing import Any
 
 from .cost_range import ENDS_REMARK, ratio_range
-from .intervals import Interval, enough_values, geometric_interval, over_product, paired
+from .intervals import Interval, enough_values, geometric_interval, over_product, paired, with_ends
 from .load import COMPARED, OF_ALL, not_told_apart
-from .rates import with_ends
 from .serving import Promises
 from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, reject_alike, served_title, styled, unserved
 from .tables import Grid, Printed, between, flat_rows, table
