@@ -155,7 +155,7 @@ def _read_sglang_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Roun
     depth = depth_of(server or run, settings)
     window = settled_window(ongoing, log.name, run, None, depth, trees=drafts_trees(settings))
     hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
-    yield from log.requests(lengths_of_benchmark(run), hazards, window=window)
+    yield from log.requests(lengths_of_benchmark(run), hazards, window=window, either=True)
 
 
 SGLANG_BENCH = Format(
@@ -186,7 +186,7 @@ def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Rounds
     if drafts and "spec_decode_draft_tokens" in run:
         drafted = run.count("spec_decode_draft_tokens", least=0)
         note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=len(hazards))
-    drafting = drafting_share(ongoing, lengths, drafts, accepted, len(hazards))
+    drafting = drafting_share(ongoing, lengths, drafts, accepted, hazards, whole=True)
     yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
 
 

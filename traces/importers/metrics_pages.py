@@ -236,6 +236,7 @@ class Engine:
     tokens: str = ""
     prompts: str = ""
     running: str = ""  # gauge of requests that run
+    whole: bool = False  # whether any version counts the last step of an answer with what its end cuts
     summed: frozenset[str] = frozenset({"engine", "model_name"})  # labels whose series are added up
 
     @property
@@ -265,6 +266,7 @@ def _like_vllm(name: str, prefix: str) -> Engine:
         drafted=f"{prefix}spec_decode_num_draft_tokens",
         accepted=f"{prefix}spec_decode_num_accepted_tokens",
         accepted_by_place=f"{prefix}spec_decode_num_accepted_tokens_per_pos",
+        whole=True,
     )
 
 
@@ -506,8 +508,9 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         rates = _rates(ongoing, log, engine, found, near)
         if rates is not None:
             hazards = hazards_of_rates(fields, f"{engine.accepted_by_place}_total", rates)
-            drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted, len(hazards))
-            yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
+            whole = engine.whole
+            drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted, hazards, whole=whole)
+            yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting, either=not whole)
             return
         _check_gauges(fields, scrapes, engine)
         window, depth = ongoing.drafters.window_of(log.name, fields, found.depth), found.depth
@@ -517,14 +520,15 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
             ongoing.findings.remark(TREES.format(log.name))
         key, length = _mean(ongoing, fields, engine, found, near, window)
         ongoing.findings.forms.add("mean")
-        hazards = hazards_of_mean(fields, key, length, window)
-        if found.counted_length is not None and lengths is not None:  # tokens of answers: their ends are cut already
-            answers, steps = np.array([tokens - 1 for _, tokens in lengths if tokens]), found.total(engine.verified)
-            if steps is not None and steps > np.sum(-(-answers // (window + 1))):
-                hazards = (hazard_of_steps(answers, steps, window),)
+        hazards, steps = hazards_of_mean(fields, key, length, window), found.total(engine.verified)
+        of_answers = found.counted_length is not None
+        if of_answers and lengths is not None and steps:  # their ends are cut already
+            answers = np.array([tokens - 1 for _, tokens in lengths if tokens])
+            if (hazard := hazard_of_steps(answers, steps, window)) is not None:
+                hazards = (hazard,)
             else:
                 ongoing.findings.remark(_CUT_TWICE)
-        yield from log.requests(lengths, hazards, window=window)
+        yield from log.requests(lengths, hazards, window=window, either=not of_answers)
 
     return read
 

@@ -403,7 +403,7 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         raise fields.error("accept rate", rule, f"rates of {', '.join(map(str, sorted(proposed)))} proposed tokens")
     window = settled_window(ongoing, log.name, fields, proposed, depth, trees=trees)
     mean = sum(line.length * line.running for line in lines) / weight
-    yield from log.requests(None, hazards_of_mean(fields, _LENGTH, mean, window), window=window)
+    yield from log.requests(None, hazards_of_mean(fields, _LENGTH, mean, window), window=window, either=True)
 
 
 def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]:
@@ -532,7 +532,8 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     if sums.generating > sums.requests:
         drafting = sums.requests / sums.generating
         note_plain(ongoing, 1 - drafting)
-    yield from log.requests(None, _trtllm_hazards(fields, ongoing, sums, window), window=window, drafting=drafting)
+    hazards = _trtllm_hazards(fields, ongoing, sums, window)
+    yield from log.requests(None, hazards, window=window, drafting=drafting, either=True)
     if window == longest:
         note_short_drafts(ongoing, drafted=drafted, drafts=sums.requests, window=window)
 

@@ -37,6 +37,7 @@ from .reading import Fields, by_request, placed_lines, read_objects, text_lines
 from .responses import ADD_FIRST, EMPTY, Responses, stem
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 _SWEEPS = 24  # exchanges of each round: few are enough to forget the even start
 _HALVINGS = 45  # to 3e-14, where 1 - h can still be divided by
@@ -110,26 +111,37 @@ def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -
     return _least(lambda h: float(shares @ (h * (1.0 - np.power(h, lengths.astype(np.float64))) / (1.0 - h))) >= mean)
 
 
-def hazard_of_steps(answers: Ints, steps: float, window: int) -> float:
-    """Probability of each drafted token to be kept, by which rounds of `window` take `steps` for all answers.
+def hazard_of_steps(answers: Ints, steps: float, window: int, drafting: float = 1.0) -> float | None:
+    """Probability of each drafted token to be kept, by which steps take `steps` for all answers.
 
-    `answers` is `[A]` tokens of each after the prefill; its end cuts the last round.
+    `answers` is `[A]` tokens of each after the prefill; its end cuts the last step. A share of the steps is `drafting`
+    whole windows. None: so few steps cannot do.
     """
-    lengths, counts = np.unique(answers, return_counts=True)
-    longest = min(int(lengths[-1]), _SETTLED * (window + 1))
 
     def few(h: float) -> bool:
-        # Steps for n tokens: one, and those for what it leaves, with the chance of each number of tokens that it emits.
-        for_tokens, whole = np.zeros(longest + 1), h**window
-        refused = 0.0  # sum over j up to the window of h^(j - 1) times the steps for n - j tokens
-        for n in range(1, longest + 1):
-            beyond = for_tokens[n - 1 - window] if n > window else 0.0
-            refused = for_tokens[n - 1] + h * refused - whole * beyond
-            for_tokens[n] = 1.0 + (1.0 - h) * refused + whole * beyond
-        more = (lengths - longest).clip(0) * (1.0 - h) / (1.0 - h * whole)  # by then the mean number of each token
-        return float(counts @ (for_tokens[lengths.clip(max=longest)] + more)) <= steps
+        return _mean_steps(answers, _emitted(np.full(window, h), drafting)) <= steps
 
-    return _least(few)
+    return _least(few) if few(1.0) else None
+
+
+def _emitted(hazards: Floats, drafting: float = 1.0) -> Floats:
+    """`[W + 1]` shares of steps that emit 1, 2, ... tokens, where a share of them drafts."""
+    kept = np.cumprod(np.concatenate(([1.0], hazards, [0.0])))
+    shares: Floats = drafting * -np.diff(kept)
+    shares[0] += 1.0 - drafting
+    return shares
+
+
+def _mean_steps(answers: Ints, emitted: Floats) -> float:
+    """Steps that answers of `[A]` tokens take on average, of which `[W + 1]` shares emit 1, 2, ... tokens."""
+    lengths, counts = np.unique(answers, return_counts=True)
+    most = len(emitted)
+    longest = min(int(lengths[-1]), _SETTLED * most)
+    for_tokens, backwards = np.zeros(most + longest), emitted[::-1]  # from `most` before the first token, which take 0
+    for n in range(longest):
+        for_tokens[most + n] = 1.0 + backwards @ for_tokens[n : most + n]  # one, and those for what it leaves
+    more = (lengths - longest).clip(0) / (emitted @ np.arange(1, most + 1))  # by then the mean number of each token
+    return float(counts @ (for_tokens[most - 1 + lengths.clip(max=longest)] + more))
 
 
 def _least(enough: Callable[[float], bool]) -> float:
@@ -322,6 +334,10 @@ _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted to
 _BEYOND = "steps that drafted give {:,} tokens, the answers have {:,}: the server counted other requests, too"
 _BEYOND_SHARE = 0.01  # of tokens that counters may miss: they are read while the server counts
 _UNKEPT = "no step kept more than {} tokens, so that trees were drafted, or chains that none kept whole"
+_EITHER = (
+    "versions of this engine count the last step of an answer whole, as is taken here, or up to the answer's end: then "
+    "steps that no end cut gave {:.2f} tokens on average, not {:.2f}"
+)
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a rejection may be an end"
 
 
@@ -383,22 +399,32 @@ def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tup
 
 
 def drafting_share(
-    ongoing: Ongoing, lengths: Lengths | None, drafts: float | None, accepted: float | None, window: int
+    ongoing: Ongoing,
+    lengths: Lengths | None,
+    drafts: float | None,
+    accepted: float | None,
+    hazards: Sequence[float],
+    *,
+    whole: bool,
 ) -> float:
     """Share of the steps after the prefill that drafted, 1 where the log does not say; noted if below 1.
 
-    Also notes steps that give more tokens than the answers have; `window` may cut the last step of each answer.
+    Also notes steps that give more tokens than the answers have: the end of each may cut the last one. `whole`: such a
+    step counts with all its tokens, which hide as many of the plain steps.
     """
     if lengths is None or not drafts or accepted is None:
         return 1.0
-    answered = [tokens - 1 for _, tokens in lengths if tokens]
-    plain = sum(answered) - accepted - drafts
-    if -plain > window * len(answered) + _BEYOND_SHARE * sum(answered):
-        ongoing.findings.remark(_BEYOND.format(round(accepted + drafts), sum(answered)))
+    answers = np.array([tokens - 1 for _, tokens in lengths if tokens])
+    plain = float(answers.sum() - accepted - drafts)
+    if -plain > len(hazards) * len(answers) + _BEYOND_SHARE * answers.sum():
+        ongoing.findings.remark(_BEYOND.format(round(accepted + drafts), answers.sum()))
     if plain <= 0:
         return 1.0
-    note_plain(ongoing, plain / (plain + drafts))
-    return drafts / (plain + drafts)
+    share = drafts / (plain + drafts)
+    if whole:
+        share = _least(lambda share: share * _mean_steps(answers, _emitted(np.array(hazards), share)) >= drafts)
+    note_plain(ongoing, 1.0 - share)
+    return share
 
 
 def note_plain(ongoing: Ongoing, share: float) -> None:
@@ -467,12 +493,19 @@ class StatedLog:
         self._ongoing = ongoing
 
     def requests(
-        self, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
+        self,
+        lengths: Lengths | None,
+        hazards: tuple[float, ...],
+        *,
+        window: int,
+        drafting: float = 1.0,
+        either: bool = False,
     ) -> Iterator[RoundsRequest]:
         """Requests without rounds: those of the log, or where it does not list any those that the user states.
 
         `hazards` are probabilities of agreement by depth, among rounds that reached it; the last holds for deeper ones.
-        `drafting` is the share of the steps that draft at all.
+        `drafting` is the share of the steps that draft at all. `either`: the engine's version decides whether the last
+        step of an answer counts whole; noted where it matters.
         """
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
         self._ongoing.drafters.state(self.name, self.fields, stated, window)
@@ -491,10 +524,20 @@ class StatedLog:
         if empty == len(lengths):
             raise self.fields.error("requests", "must hold an answer of at least one token", empty)
         self._ongoing.findings.note(EMPTY, empty)
+        if either:
+            self._note_ends(np.array([tokens - 1 for _, tokens in lengths if tokens]), hazards, window, drafting)
         for number, (prompt, output) in enumerate(lengths, start=1):
             if output:
                 request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
                 yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
+
+    def _note_ends(self, answers: Ints, hazards: tuple[float, ...], window: int, drafting: float) -> None:
+        whole = np.concatenate((hazards, np.full(window - len(hazards), hazards[-1])))
+        mean = 1.0 + float(np.cumprod(whole).sum())
+        steps = float(answers.sum()) / (drafting * mean + 1.0 - drafting)
+        cut = hazard_of_steps(answers, steps, window, drafting)
+        if cut is not None and (longer := 1.0 + float((cut ** np.arange(1, window + 1)).sum())) > 1.01 * mean:
+            self._ongoing.findings.remark(_EITHER.format(longer, mean))
 
 
 def _even(total: int, parts: int) -> list[int]:
