@@ -470,7 +470,7 @@ def _gained(at_rate: AtRate, row: SeedRow) -> str:
     found = at_rate.gain(row)
     if found is None:
         return "-"
-    # Ends where ± would put one of them more than a tenth of the width aside: at few seeds, even below 0.
+    # Both ends where ± would misplace them by more than a tenth of what it shows: at few seeds, even below 0.
     if sum(found.bounds) / 2 - found.mean > found.half_width / 10:
         return with_ends(found, "{:.2f}x".format)
     return f"{found.mean:.2f}x{f' ± {found.half_width:.2f}' if found.half_width else ''}"

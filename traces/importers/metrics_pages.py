@@ -236,7 +236,7 @@ class Engine:
     tokens: str = ""
     prompts: str = ""
     running: str = ""  # gauge of requests that run
-    whole: bool = False  # whether any version counts the last step of an answer with what its end cuts
+    whole: bool = False  # whether every version counts the last step of an answer with what its end cuts
     summed: frozenset[str] = frozenset({"engine", "model_name"})  # labels whose series are added up
 
     @property

@@ -105,7 +105,7 @@ def constant_hazard(mean: float, drafted: Ints) -> float:
     return hazard_of_lengths(mean, lengths, counts / counts.sum())
 
 
-def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -> float:
+def hazard_of_lengths(mean: float, lengths: Ints, shares: Floats) -> float:
     """The same for `[L]` lengths of drafts and the shares of the rounds that have each."""
     # A draft keeps the sum of h^1 to h^length on average.
     return _least(lambda h: float(shares @ (h * (1.0 - np.power(h, lengths.astype(np.float64))) / (1.0 - h))) >= mean)
@@ -114,8 +114,8 @@ def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -
 def hazard_of_steps(answers: Ints, steps: float, window: int, drafting: float = 1.0) -> float | None:
     """Probability of each drafted token to be kept, by which steps take `steps` for all answers.
 
-    `answers` is `[A]` tokens of each after the prefill; its end cuts the last step. A share of the steps is `drafting`
-    whole windows. None: so few steps cannot do.
+    `answers` is `[A]` tokens of each after the prefill; its end cuts the last step. `drafting` is the share of steps
+    that draft, whole windows. None: even windows that are always kept whole take more steps.
     """
 
     def few(h: float) -> bool:
