@@ -296,11 +296,12 @@ class Replica:
             reached = asked.wrote(rows, results, duration_s, num_rows, books, end_ps)
             if reached:
                 books.reached(reached, end_ps)
+            self._slide(rows)
             if self._has_caches:
                 self._cache(rows)
         if asked.finished:
             self._end_finished(end_ps)
-        elif not (num_ending or self._has_caches or self._memory.has_windows):
+        elif not (num_ending or self._has_caches or self._memory.windowed):
             return end_ps  # the batch is the same, and blocks were held before
         load.free_kv_share = self._memory.free_share
         books.note_state(end_ps)
@@ -310,6 +311,16 @@ class Replica:
         """Cache full blocks of tokens that the target has read."""
         for request in rows:
             self._memory.commit(request)
+
+    def _slide(self, rows: Iterable[ServedRequest]) -> None:
+        """Free blocks before the windows of requests after each step of the target.
+
+        vLLM does so as the next step is planned, for a request just before it takes its own blocks. An earlier request
+        of that step cannot have them yet: in tight memory one more preemption in 160.
+        """
+        if self._memory.windowed:
+            for request in rows:
+                self._memory.slide(request)
 
     def leave(self, request_id: str, at_ps: int) -> None:
         """Drop a waiting or running request, in any state; its policy gets no outcome, of the planned operation either.
@@ -472,9 +483,7 @@ class Replica:
         for request in ending:
             request.chunk = 0
             self._batch.read(request)
-        if self._memory.has_windows:
-            for request in (*chunks, *ending):
-                self._memory.slide(request)
+        self._slide((*rows, *chunks))
         if self._has_caches:
             self._cache(chunks)
         books.note_outputs(ending, end_ps, reached)

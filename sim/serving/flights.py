@@ -155,6 +155,7 @@ class Flights:
         None: none has run.
         """
         rows, gaps, cycles, turned = self._rows, self._gaps, self._cycles.by_key, self._turned
+        windowed = self._memory.windowed
         key, texts, is_mixed, short = sized(rows)
         end_ps: int | None = None
         while True:
@@ -176,6 +177,8 @@ class Flights:
                 cycle.times += 1
                 cycle.tokens += more
             end_ps = now_ps = now_ps + took_ps
+            if windowed:
+                self._slide(now_ps)
             gaps.append(took_ps)
             # Each row advances to its next round, whose figures are added up for the next cycle.
             looked_at: list[FlownRow] = []
@@ -309,20 +312,32 @@ class Flights:
         row.num_ends = (written - (row.text >= request.most_tokens)) // row.length
 
     def _grown(self, rows: list[FlownRow], most: int, now_ps: int, each_ps: int, more_ps: int) -> int:
-        """Hold blocks for `most` cycles, each when needed; returns the cycles with enough blocks, maybe 0."""
+        """Hold blocks for `most` cycles, each when needed, and free those before windows.
+
+        Returns the cycles with enough blocks, maybe 0.
+        """
         first = min([row.held - row.text for row in rows])
-        if first >= most:
-            return most
         kv, target = self._memory.target, self._target
-        size = kv.limits.block_tokens
-        grants = [(cycle, row) for row in rows for cycle in range(row.held - row.text, most, size)]
-        if len(grants) * kv.each > kv.available_blocks:
-            return first
-        grow, grew = self._memory.grow, self._books.grew
-        for cycle, row in grants:
-            blocks = grow(row.request, target, 1, row.held - 1)
+        size, window = kv.limits.block_tokens, kv.limits.window
+        if first >= most and window is None:
+            return most
+        due = [(cycle, True, row) for row in rows for cycle in range(row.held - row.text, most, size)]
+        if len(due) * kv.each > kv.available_blocks:
+            most, due = first, []
+        if window is not None:  # a block leaves it at the end of a cycle, before one is taken
+            for row in rows:
+                due += [
+                    (cycle, False, row) for cycle in range((window.tokens - 1 - row.text) % size + 1, most + 1, size)
+                ]
+            due.sort(key=lambda one: one[:2])
+        grow, give_up, grew = self._memory.grow, self._memory.give_up, self._books.grew
+        for cycle, takes, row in due:
+            if takes:
+                blocks = grow(row.request, target, 1)
+                row.held += size
+            else:
+                blocks = -give_up(row.request, target, row.text + cycle - 1)
             grew(target, blocks, now_ps + cycle * each_ps + more_ps * (cycle * (cycle - 1) // 2))
-            row.held += size
         return most
 
     # -- blocks
@@ -341,8 +356,7 @@ class Flights:
 
     def _hold(self, short: list[FlownRow], cycle: Cycle, more: int, now_ps: int) -> None:
         """Hold blocks for a cycle, of which there are enough, each from when its operation begins."""
-        sizes, grow, grew = self._sizes, self._memory.grow, self._books.grew
-        levels, lacks = self._rounds.levels, self._rounds.lacking
+        sizes, grow, grew, levels = self._sizes, self._memory.grow, self._books.grew, self._rounds.levels
         starts_ps = []
         for _, ps, slope, _ in cycle.ops:
             starts_ps.append(now_ps)
@@ -350,18 +364,28 @@ class Flights:
         for row in short:
             request, text, shape = row.request, row.text, row.node.shape
             room, most = request.room_held, request.most_tokens
-            read = text - max(lacks[row.node.lack][0], 1)
             for place, level, tokens in shape.needs:
                 wanted = text + tokens
                 lacking = (wanted if wanted < most else most) - room[level]
                 if lacking > 0:
-                    blocks = grow(request, level, -(-lacking // sizes[level]), read)
+                    blocks = grow(request, level, -(-lacking // sizes[level]))
                     grew(level, blocks, starts_ps[-1 if place == shape.last else place])
             held = MOST_TEXT
             for level in levels:
                 if room[level] < held:
                     held = room[level]
             row.held = held if held < most else MOST_TEXT
+
+    def _slide(self, at_ps: int) -> None:
+        """Free blocks before windows, as the engine does, at the end of a cycle that rows have not taken in yet."""
+        levels, windowed = self._rounds.levels, self._memory.windowed
+        for row in self._rows:
+            node = row.node
+            lacking = dict(zip(levels, self._rounds.lacking[node.shape.lack], strict=False))
+            for level in windowed:
+                if level in lacking:
+                    read = row.text + node.committed - max(lacking[level], 1)
+                    self._books.grew(level, -self._memory.give_up(row.request, level, read), at_ps)
 
     # -- the end of a flight
 

@@ -220,10 +220,9 @@ class MemberKv:
       of eviction, the last of the text first. Owners that end in one step are released in the order of the calls.
 
     A **unit** is `block_tokens` tokens of a text, one block of each group of layers (`KvWindow`). Groups with a window
-    free blocks before it as soon as the owner's next ones are taken, or by `slide`. Of a unit that owners share, the
-    one that computed it holds these blocks. A cached unit without an owner holds blocks of all groups, for which others
-    are evicted where its owner had freed some; until then a hit takes them as there. In vLLM they stay cached as long
-    as nothing needs room, and are found or not.
+    free blocks before it by `slide`. Of a unit that owners share, the one that computed it holds these blocks. A cached
+    unit without an owner holds blocks of all groups, for which others are evicted where its owner had freed some; until
+    then a hit takes them as there. In vLLM they stay cached as long as nothing needs room, and are found or not.
 
     Attributes:
         limits: of the member.
@@ -420,12 +419,14 @@ class MemberKv:
         self.free_blocks -= num_blocks
         return True
 
-    def slide(self, owner: int, read_tokens: int) -> None:
-        """Free an owner's blocks before the window of what follows its first `read_tokens`."""
+    def slide(self, owner: int, read_tokens: int) -> int:
+        """Free an owner's blocks before the window of what follows its first `read_tokens`; returns how many."""
         held = self._held[owner]
         near_from = min(max(held.near_from, self._before_window(read_tokens)), held.num_units)
-        self.free_blocks += self._near * (near_from - held.near_from)
+        blocks = self._near * (near_from - held.near_from)
+        self.free_blocks += blocks
         held.near_from = near_from
+        return blocks
 
     def _before_window(self, read_tokens: int) -> int:
         """Whole units before the window of the token after the first `read_tokens`."""

@@ -89,7 +89,7 @@ class ReplicaBooks:
         grown = self._grown[level]
         grown[0] += blocks
         grown[1] += blocks * at_ps
-        if self._memory.has_windows:
+        if self._memory.windowed:
             grown_at = self._grown_at[level]
             grown_at[at_ps] = grown_at.get(at_ps, 0) + blocks
         self._has_grown = True

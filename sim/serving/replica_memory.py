@@ -30,7 +30,7 @@ class ReplicaMemory:
             Code that takes or releases blocks outside this object reads their figures there.
         host: takes evicted blocks; None: no offloading.
         has_caches: whether any member has a prefix cache.
-        has_windows: whether any member has layers with a window.
+        windowed: levels of members that have layers with a window.
         has_changed: whether blocks were taken or released since the last count.
         counted_share: `free_share` at the last count.
 
@@ -67,8 +67,7 @@ class ReplicaMemory:
         self._kind_of = [list(kinds).index((kv.limits.prefix_cache, kv.limits.block_tokens)) for _, kv in self._models]
         self._caching = [(index, level, kv) for index, (level, kv) in enumerate(self._models) if kv.limits.prefix_cache]
         self.has_caches = bool(self._caching)
-        self._windowed = [kv for _, kv in self._models if kv.limits.window is not None]
-        self.has_windows = bool(self._windowed)
+        self.windowed = [level for level, kv in self._models if kv.limits.window is not None]
         self._used_blocks: list[int] = []
         self.counted_share = 1.0
         self.has_changed = True
@@ -204,34 +203,40 @@ class ReplicaMemory:
         wanted = min(num_tokens, session.most_tokens)
         if wanted <= session.room_held[level]:
             return True
-        if not kv.reserve(session.serial, wanted, self._read(session) if self.has_windows else 0):
+        if not kv.reserve(session.serial, wanted):
             return False
         size = kv.limits.block_tokens
         session.room_held[level] = -(-wanted // size) * size
         self.has_changed = True
         return True
 
-    def grow(self, session: ServedRequest, level: int, num_units: int, read_tokens: int) -> int:
-        """Hold a member's blocks for `num_units` more of a request's text, of which the target has `read_tokens`.
+    def grow(self, session: ServedRequest, level: int, num_units: int) -> int:
+        """Hold a member's blocks for `num_units` more of a request's text.
 
         There must be enough. Returns how many more these are.
         """
         kv = self.members[level]
         assert kv is not None
-        blocks = kv.grow(session.serial, num_units, read_tokens)
+        blocks = kv.grow(session.serial, num_units)
         assert blocks is not None, "the caller counted the blocks"
         session.room_held[level] += num_units * kv.limits.block_tokens
         self.has_changed = True
         return blocks
 
     def slide(self, session: ServedRequest) -> None:
-        """Free the blocks before the windows of a request of which the target has read more of its text."""
-        self.has_changed = True
-        for kv in self._windowed:
-            kv.slide(session.serial, self._read(session))
+        """Free the blocks before the windows of a request, of which members have read more of its text."""
+        for level in self.windowed:  # a member that has not drafted yet will read all of the text
+            if session.room_held[level]:
+                self.give_up(session, level, min(session.cached[level], session.num_text - 1))
 
-    def _read(self, session: ServedRequest) -> int:
-        return min(session.cached[self._target], session.num_text - 1)
+    def give_up(self, session: ServedRequest, level: int, read_tokens: int) -> int:
+        """Free a member's blocks before the window of what follows `read_tokens` of a text; returns how many."""
+        kv = self.members[level]
+        assert kv is not None
+        blocks = kv.slide(session.serial, read_tokens)
+        if blocks:
+            self.has_changed = True
+        return blocks
 
     def commit(self, session: ServedRequest, num_text: int = 0) -> None:
         """Put full blocks of computed and committed tokens into the prefix caches; `num_text` 0: of all its text."""

@@ -9,11 +9,14 @@ from .served_runs import LineCost, Run, target_only
 
 
 class Request:
-    """One request: `read` tokens of its text are in the cache, `out` tokens have come out, it holds `held` blocks."""
+    """One request: `read` tokens of its text are in the cache, `out` tokens have come out.
+
+    It holds blocks for `held` units of its text, in layers with a window without the first `left` of them.
+    """
 
     def __init__(self, arrival):
         self.arrival = arrival
-        self.read = self.out = self.held = 0
+        self.read = self.out = self.held = self.left = 0
         self.decodes = False
         self.scheduled = self.first = self.ended = -1
 
@@ -32,16 +35,17 @@ def serve_plainly(arrivals, limits, forward_ps, *, retracts=False):
     coming, waiting, running, put_back = deque(requests), deque(), [], []
     now = 0
     free = kv.num_blocks
+    near = kv.window.near if kv.window else 0
 
     def lacks(request, tokens):
         most = request.arrival.prompt_tokens + request.arrival.output_tokens
-        return max(-(-min(tokens, most) // kv.block_tokens) - request.held, 0)
+        return max(-(-min(tokens, most) // kv.block_tokens) - request.held, 0) * kv.groups
 
     def release(request):
         nonlocal free
         running.remove(request)
-        free += request.held
-        request.read = request.held = request.decodes = 0
+        free += request.held * kv.groups - request.left * near
+        request.read = request.held = request.left = request.decodes = 0
         waiting.insert(len(waiting) if retracts else 0, request)
         put_back.append((request.arrival.request_id, now))
 
@@ -52,15 +56,22 @@ def serve_plainly(arrivals, limits, forward_ps, *, retracts=False):
             if request not in running:
                 return False
         free -= more
-        request.held += more
+        request.held += more // kv.groups
         return True
+
+    def leave_window(request):
+        nonlocal free
+        if near:
+            left = max(request.read - kv.window.tokens + 1, 0) // kv.block_tokens
+            free += near * (left - request.left)
+            request.left = left
 
     while coming or waiting or running:
         if not waiting and not running:
             now = max(now, coming[0].arrival.arrives_ps)
         while coming and coming[0].arrival.arrives_ps <= now:
             request = coming.popleft()
-            if request.arrival.prompt_tokens + request.arrival.output_tokens > kv.num_blocks * kv.block_tokens:
+            if request.arrival.prompt_tokens + request.arrival.output_tokens > kv.longest_text:
                 request.ended = request.arrival.arrives_ps
             else:
                 waiting.append(request)
@@ -81,7 +92,7 @@ def serve_plainly(arrivals, limits, forward_ps, *, retracts=False):
         while waiting and left and len(running) < limits.max_num_seqs and len(put_back) == before:
             request = waiting[0]
             tokens = min(request.text, left)
-            if -(-(tokens + (tokens == request.text)) // kv.block_tokens) > free:
+            if lacks(request, tokens + (tokens == request.text)) > free:
                 break
             running.append(waiting.popleft())
             hold(request, tokens + (tokens == request.text))
@@ -93,13 +104,14 @@ def serve_plainly(arrivals, limits, forward_ps, *, retracts=False):
         now += forward_ps(len(step), sum(tokens for _, tokens in step), sum(one.read for one, _ in step))
         for request, tokens in step:
             request.read += tokens
+            leave_window(request)
             if request.read == request.text:
                 request.decodes = True
                 request.out += 1
                 request.first = now if request.first < 0 else request.first
             if request.out == request.arrival.output_tokens:
                 request.ended = now
-                free += request.held
+                free += request.held * kv.groups - request.left * near
                 running.remove(request)
     return {one.arrival.request_id: (one.scheduled, one.first, one.ended) for one in requests}, put_back
 

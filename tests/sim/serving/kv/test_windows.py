@@ -143,6 +143,16 @@ def test_shared_texts_keep_the_count_of_blocks(data):
     assert kv.used_blocks == 0
 
 
+def test_a_member_that_first_drafts_holds_all_of_the_text_that_it_reads():
+    """36 tokens of a prompt, one of the answer, 4 to draft and one more are 11 blocks of both groups."""
+    window = KvWindow(tokens=8, whole=1, near=1, most_new=64)
+    limits = limits_of(some_rounds(), prefix_cache=False, window=window, token_budget=64)
+    run = Run([Arrival("a", 0, 36, 20)], some_rounds(), "feature:4/target", limits).go()
+    draft, _, target = run.log.meta.replicas[0].members
+    assert draft.most_blocks == 11 * 2
+    assert target.most_blocks == 10 * 2
+
+
 def test_a_text_that_was_read_elsewhere_holds_its_windows_alone():
     """36 tokens of a prompt and 2 of an answer are 10 blocks, of which 3 may be read in a window of 8."""
     window = KvWindow(tokens=8, whole=1, near=1, most_new=64)
@@ -167,7 +177,7 @@ def test_blocks_that_rounds_give_up_count_at_their_time():
 
 def test_blocks_that_are_taken_and_given_up_count_where_both_cancel_out():
     """2 more, 4 fewer and 2 more, at equal distances: neither the blocks nor their sum over time is another one."""
-    batch, memory = SimpleNamespace(running=[], waiting=[], elsewhere=0), SimpleNamespace(members=[0], has_windows=True)
+    batch, memory = SimpleNamespace(running=[], waiting=[], elsewhere=0), SimpleNamespace(members=[0], windowed=True)
     memory.used_blocks = [5]
     recorder = ServingRecorder(["target"], {"replica": [9]})
     books = ReplicaBooks(0, recorder, batch, memory, lambda requests, at_ps: None)
