@@ -463,6 +463,8 @@ class LoadComparison(Pictured):
             )
         if any(len(row.runs) > 1 for row in rows):
             remarks.append("±: 95% interval of the mean over seeds; at one seed all policies met the same requests")
+            if any(_is_askew(gain) for one in self.rates for row in one.rows if (gain := one.gain(row))):
+                remarks.append("(A to B): both ends of this interval, where ± would misplace them")
         return remarks
 
 
@@ -470,10 +472,14 @@ def _gained(at_rate: AtRate, row: SeedRow) -> str:
     found = at_rate.gain(row)
     if found is None:
         return "-"
-    # Both ends where ± would misplace them by more than a tenth of what it shows: at few seeds, even below 0.
-    if sum(found.bounds) / 2 - found.mean > found.half_width / 10:
+    if _is_askew(found):
         return with_ends(found, "{:.2f}x".format)
     return f"{found.mean:.2f}x{f' ± {found.half_width:.2f}' if found.half_width else ''}"
+
+
+def _is_askew(gain: Interval) -> bool:
+    """Whether ± would misplace an end by more than a tenth of what it shows: at few seeds, even below 0."""
+    return sum(gain.bounds) / 2 - gain.mean > gain.half_width / 10
 
 
 def _gain_json(at_rate: AtRate, row: SeedRow) -> dict[str, Any]:

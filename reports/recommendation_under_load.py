@@ -241,7 +241,9 @@ def missed(row: SeedRow, limits: Sequence[Limit]) -> str:
         if worst is None:
             found.append(f"no request has a {limit.name}")
         elif not limit.kept(worst):
-            found.append(f"{limit.name} is {worst:.4g}, {worst / limit.bound:.3g} times the limit {limit.bound:g}")
+            times = worst / limit.bound
+            beyond = f"{times:.3g} times" if times >= 1.005 else "not below"  # 1 time the limit reads as kept
+            found.append(f"{limit.name} is {worst:.4g}, {beyond} the limit {limit.bound:g}")
     return "; ".join(found)
 
 

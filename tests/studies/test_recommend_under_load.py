@@ -1,10 +1,13 @@
 """Under load: the best of a full sweep is found, what misses says by how much, and every candidate can be run again."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from paceline import compare_under_load, open_recording, recommend, recommend_under_load, simulate
 from paceline.base.errors import ArgumentError
+from paceline.reports.limits import Limit
+from paceline.reports.recommendation_under_load import missed
 from paceline.runs.observed import write_observed
 from paceline.studies.recommend_again import compare_again, simulate_again
 from paceline.studies.tune import split_recording
@@ -106,6 +109,11 @@ def test_what_nobody_keeps_says_by_how_much(recording, asked):
     (plain,) = (line for line in others if line.startswith("plain is infeasible: p50_tpot is 0.01"))
     assert plain.endswith("times the limit 0.001")
     assert all(one.highest.rate is None and "holds at no rate" in one.highest.reason for one in found.candidates)
+
+
+def test_a_limit_that_is_just_missed_is_not_told_as_kept():
+    row = SimpleNamespace(by_seed=lambda figure: {0: 0.0 if figure == "rejected" else 0.2})
+    assert missed(row, [Limit(figure="ttft_s_p99", sign="<", bound=0.2)]) == "p99_ttft is 0.2, not below the limit 0.2"
 
 
 def test_policies_that_break_stand_in_the_ledger(tmp_path, asked):

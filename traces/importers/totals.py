@@ -335,8 +335,8 @@ _BEYOND = "steps that drafted give {:,} tokens, the answers have {:,}: the serve
 _BEYOND_SHARE = 0.01  # of tokens that counters may miss: they are read while the server counts
 _UNKEPT = "no step kept more than {} tokens, so that trees were drafted, or chains that none kept whole"
 _EITHER = (
-    "versions of this engine count the last step of an answer whole, as is taken here, or up to the answer's end: then "
-    "steps that no end cut gave {:.2f} tokens on average, not {:.2f}"
+    "some versions of this engine count the last step of an answer only up to the answer's end, where whole is taken "
+    "here: if yours does, steps gave {:.2f} tokens on average, not {:.2f}"
 )
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a rejection may be an end"
 

@@ -531,7 +531,7 @@ def test_what_a_cut_count_would_mean_is_remarked(tmp_path):
     for tokens, remarked in ((120_000, True), (1_800_000, False)):
         path = write_lines(tmp_path / "x.json", result | {"total_output_tokens": tokens})
         notes = read_recording("sglang-bench", [path], ImportOptions(windows={"drafter": 3})).meta.notes
-        assert any(told.endswith("gave 2.53 tokens on average, not 2.40") for told in notes) == remarked
+        assert any(told.endswith("does, steps gave 2.53 tokens on average, not 2.40") for told in notes) == remarked
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(-3, 6), st.integers(0, 20))
