@@ -1,9 +1,10 @@
 """Under load: the best of a full sweep is found, what misses says by how much, and every candidate can be run again."""
 
 import json
+from importlib import import_module
 
 import pytest
-from paceline import compare_under_load, open_recording, recommend, recommend_under_load, simulate
+from paceline import compare_under_load, find_rates, open_recording, recommend, recommend_under_load, simulate
 from paceline.base.errors import ArgumentError
 from paceline.runs.observed import write_observed
 from paceline.studies.recommend_again import compare_again, simulate_again
@@ -97,8 +98,15 @@ def test_a_batch_candidate_runs_again(recording, cost, tmp_path):
         cost.write_text(cost_text)
 
 
-def test_what_nobody_keeps_says_by_how_much(recording, asked):
-    """The target alone needs 10.5 ms a token."""
+def test_what_nobody_keeps_says_by_how_much(recording, asked, monkeypatch):
+    """The target alone needs 10.5 ms a token; its highest rate is looked for once."""
+    looked_for = []
+
+    def counting(half, policies, **options):
+        looked_for.append(policies)
+        return find_rates(half, policies, **options)
+
+    monkeypatch.setattr(import_module("paceline.studies.recommend_under_load"), "find_rates", counting)
     found = recommend_under_load(recording, slo="p50_tpot < 0.001", **{**asked, "most": 2})
     assert (found.chosen, found.setting) == (None, None)
     head, *others = found.lines()
@@ -106,6 +114,7 @@ def test_what_nobody_keeps_says_by_how_much(recording, asked):
     (plain,) = (line for line in others if line.startswith("plain is infeasible: p50_tpot is 0.01"))
     assert plain.endswith("times the limit 0.001")
     assert all(one.highest.rate is None and "holds at no rate" in one.highest.reason for one in found.candidates)
+    assert looked_for.count(["plain"]) == 1
 
 
 def test_policies_that_break_stand_in_the_ledger(tmp_path, asked):
