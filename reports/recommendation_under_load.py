@@ -113,10 +113,11 @@ class RecommendationUnderLoad(Recommended):
 
     def _remarks(self) -> list[str]:
         chosen_on = counted(self.meta["requests_tuned_on"], "recorded request")
+        has_ends = any(one.over_plain is not None and one.over_plain.half_width for one in self.candidates)
         said = [
             f"chosen on {chosen_on}, figures are of the other {self.meta['requests']:,}",
-            "gain: mean time in the system of the target alone over the candidate's, at the same arrivals; "
-            "in brackets: 95% interval over seeds",
+            "gain: mean time in the system of the target alone over the candidate's, at the same arrivals"
+            + "; in brackets: 95% interval over seeds" * has_ends,
         ]
         shared = self._shared_rate()
         return [*said, *([] if shared is None else [shared_evenly(shared)]), *self.remarks]

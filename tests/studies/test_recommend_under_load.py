@@ -96,6 +96,12 @@ def test_a_batch_candidate_runs_again(recording, cost, tmp_path):
             compare_again(f"{path}#1")
     finally:
         cost.write_text(cost_text)
+    moved = cost.rename(cost.with_suffix(".moved"))
+    try:
+        with pytest.raises(ArgumentError, match=r"was made of .*known\.json, which is not here: run it in the folder"):
+            compare_again(f"{path}#1")
+    finally:
+        moved.rename(cost)
 
 
 def test_what_nobody_keeps_says_by_how_much(recording, asked, monkeypatch):
@@ -149,6 +155,7 @@ def test_one_seed_tells_nothing_apart(recording, asked):
     assert "plain" in found.tied
     assert found.setting is None
     assert "these seeds do not tell" in found.open_because
+    assert not any("in brackets" in remark for remark in found.tables()[0].remarks)
 
 
 def test_an_engine_with_one_k_gets_the_best_of_those(tmp_path):
