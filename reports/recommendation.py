@@ -286,7 +286,7 @@ def _cells(found: Recommendation, each: AtBatch) -> dict[str, str]:
     cells = {"running": f"{each.batch:,}", "K": str(each.chosen), "gain": gain}
     if any(one.own.speed_up_range is not None for one in found.batches):
         cells["range of cost"] = between(own.speed_up_range)
-    cells["as good"] = ", ".join(map(str, each.tied)) or "none"
+    cells["not told apart"] = ", ".join(map(str, each.tied)) or "none"
     if found.present is not None:
         cells["over present"] = "" if each.over_present is None else f"{each.over_present:.2f}x"
     return cells

@@ -113,10 +113,11 @@ class RecommendationUnderLoad(Recommended):
 
     def _remarks(self) -> list[str]:
         chosen_on = counted(self.meta["requests_tuned_on"], "recorded request")
+        has_ends = any(one.over_plain is not None and one.over_plain.half_width for one in self.candidates)
         said = [
             f"chosen on {chosen_on}, figures are of the other {self.meta['requests']:,}",
-            "gain: mean time in the system of the target alone over the candidate's, at the same arrivals; "
-            "in brackets: 95% interval over seeds",
+            "gain: mean time in the system of the target alone over the candidate's, at the same arrivals"
+            + "; in brackets: 95% interval over seeds" * has_ends,
         ]
         shared = self._shared_rate()
         return [*said, *([] if shared is None else [shared_evenly(shared)]), *self.remarks]
@@ -185,7 +186,7 @@ class RecommendationUnderLoad(Recommended):
             if over is not None:
                 said += f", {_ratio(over.mean)}x as fast as the present {self.present}"
         if self.tied:
-            said += f"; as good for all that these seeds tell: {', '.join(self.tied)}"
+            said += f"; these seeds do not tell it from {', '.join(self.tied)}"
         return said + (f"; no setting is named: {self.open_because}" if self.open_because else "")
 
     def to_json(self) -> dict[str, Any]:

@@ -145,7 +145,12 @@ def _read(candidate: str) -> _Line:
         )
     hashes = inputs_of(read["inputs"])
     for text, was in read["inputs"].items():
-        if hashes.get(text) != was:
+        if text not in hashes:
+            raise ArgumentError(
+                f"`candidate` {candidate} was made of {text}, which is not here: run it in the folder of the "
+                f"recommendation, got {Path.cwd()}"
+            )
+        if hashes[text] != was:
             raise ArgumentError(
                 f"`candidate` {candidate} was made of another {text} than there is now: recommend again"
             )

@@ -153,8 +153,7 @@ def recommend_under_load(
     reported, halves = question.settings[1], question.halves
     version_of(asked, reported.replay)  # raises before the long runs
     check_policies(reported, named, reported.tables(asked.seed))
-    if question.limits:
-        _refuse_early(question)
+    of_plain = _highest(question, BASELINE) if question.limits else None  # before the long runs: it refuses bad options
     observed = _observed(question)
     by_batch = _by_batch(question)
     schedules = {question.chain(length): {1: length} for length in (0, *question.lengths)}
@@ -167,7 +166,7 @@ def recommend_under_load(
     ranked = first.feasible(question.limits)
     choice = _chosen(question, ranked, first, other, ends)
     slowest = ends[-1].rows.get(choice.policy) if ends and choice.policy is not None else None
-    candidates = _candidates(question, named, first, other, ends)
+    candidates = _candidates(question, named, first, other, ends, of_plain)
     setting, advice = _setting(question, choice, ranked, schedules)
     lines = served_lines(candidates)
     if by_batch is not None:
@@ -233,14 +232,6 @@ def _limits(slo: str | None) -> tuple[Limit, ...]:
 def serving_options(asked: RecommendUnderLoadOptions) -> FindRatesOptions:
     """The options of every run, as those of `find_rates`; without `slo`, as there are no promises."""
     return FindRatesOptions(**shared(FindRatesOptions, asked, but=["slo"]), limits=asked.slo or "")
-
-
-def _refuse_early(question: _Question) -> None:
-    """Raise ArgumentError before the long runs for options that do not allow finding rates."""
-    try:
-        question.highest([BASELINE])
-    except NoRateError:  # the target alone keeps the limits at no rate, or at every one; others may differ
-        return
 
 
 def _observed(question: _Question) -> Printed | None:
@@ -358,9 +349,17 @@ def _seconds(row: SeedRow | None) -> float:
 
 
 def _candidates(
-    question: _Question, policies: Sequence[NamedPolicy], first: _Served, other: _Served, ends: Sequence[_Served]
+    question: _Question,
+    policies: Sequence[NamedPolicy],
+    first: _Served,
+    other: _Served,
+    ends: Sequence[_Served],
+    of_plain: HighestKept | None,
 ) -> tuple[ServedCandidate, ...]:
-    """Every policy, the least time in the system first; those without a run last."""
+    """Every policy, the least time in the system first; those without a run last.
+
+    `of_plain` is the highest rate of the target alone, None without limits.
+    """
     plain, setting = other.rows.get(BASELINE), question.settings[1]
     tables = setting.tables(setting.replay.seed)
     found = []
@@ -383,7 +382,11 @@ def _candidates(
                     else gain_range(_at_ends(row, policy.name, at_ends), _at_ends(plain, BASELINE, at_ends))
                 ),
                 kv_tokens=_kv_tokens(setting, runs),
-                highest=_highest(question, policy.name) if question.limits and row is not None else None,
+                highest=(
+                    None
+                    if row is None or of_plain is None
+                    else (of_plain if policy.name == BASELINE else _highest(question, policy.name))
+                ),
             )
         )
     return tuple(sorted(found, key=lambda one: _seconds(one.row)))

@@ -42,7 +42,10 @@ def turning(name: str, num_agreed: int, num_known: int, shift: float) -> Turning
         ValueError: nothing known, or a share of agreement outside [0, 1].
     """
     if not num_known:
-        raise ArgumentError(f"`shift_acceptance` must leave out {name}: the recording holds no decision of it")
+        instead = "state another acceptance by paceline trace make --acceptance"
+        raise ArgumentError(
+            f"`shift_acceptance` must leave out {name}: the recording holds no decision of it; {instead}"
+        )
     share = num_agreed / num_known
     if not -share <= shift <= 1.0 - share:
         rule = f"must keep the acceptance of {name}, {share:.4f}, within [0, 1]"

@@ -152,6 +152,13 @@ def crossings_of(curves, seeds, rates):
 GRID = [2 ** (step / 2) for step in range(13)]  # 1 to 64
 
 
+def test_one_policy_is_the_quickest_without_a_run():
+    def curve(at, seed):
+        raise AssertionError("played for nothing")
+
+    assert crossings_of({"alone": curve}, 3, GRID) == []
+
+
 @given(st.lists(st.floats(0.2, 5.8), min_size=1, max_size=4, unique=True), st.sampled_from([1, 3]))
 def test_every_change_inside_the_range_is_found(places, seeds):
     """Two policies that change places at several rates, the same one being best at both ends among them."""

@@ -1,10 +1,11 @@
 """Under load: the best of a full sweep is found, what misses says by how much, and every candidate can be run again."""
 
 import json
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
-from paceline import compare_under_load, open_recording, recommend, recommend_under_load, simulate
+from paceline import compare_under_load, find_rates, open_recording, recommend, recommend_under_load, simulate
 from paceline.base.errors import ArgumentError
 from paceline.reports.limits import Limit
 from paceline.reports.recommendation_under_load import missed
@@ -98,10 +99,23 @@ def test_a_batch_candidate_runs_again(recording, cost, tmp_path):
             compare_again(f"{path}#1")
     finally:
         cost.write_text(cost_text)
+    moved = cost.rename(cost.with_suffix(".moved"))
+    try:
+        with pytest.raises(ArgumentError, match=r"was made of .*known\.json, which is not here: run it in the folder"):
+            compare_again(f"{path}#1")
+    finally:
+        moved.rename(cost)
 
 
-def test_what_nobody_keeps_says_by_how_much(recording, asked):
-    """The target alone needs 10.5 ms a token."""
+def test_what_nobody_keeps_says_by_how_much(recording, asked, monkeypatch):
+    """The target alone needs 10.5 ms a token; its highest rate is looked for once."""
+    looked_for = []
+
+    def counting(half, policies, **options):
+        looked_for.append(policies)
+        return find_rates(half, policies, **options)
+
+    monkeypatch.setattr(import_module("paceline.studies.recommend_under_load"), "find_rates", counting)
     found = recommend_under_load(recording, slo="p50_tpot < 0.001", **{**asked, "most": 2})
     assert (found.chosen, found.setting) == (None, None)
     head, *others = found.lines()
@@ -109,6 +123,7 @@ def test_what_nobody_keeps_says_by_how_much(recording, asked):
     (plain,) = (line for line in others if line.startswith("plain is infeasible: p50_tpot is 0.01"))
     assert plain.endswith("times the limit 0.001")
     assert all(one.highest.rate is None and "holds at no rate" in one.highest.reason for one in found.candidates)
+    assert looked_for.count(["plain"]) == 1
 
 
 def test_a_limit_that_is_just_missed_is_not_told_as_kept():
@@ -148,6 +163,7 @@ def test_one_seed_tells_nothing_apart(recording, asked):
     assert "plain" in found.tied
     assert found.setting is None
     assert "these seeds do not tell" in found.open_because
+    assert not any("in brackets" in remark for remark in found.tables()[0].remarks)
 
 
 def test_an_engine_with_one_k_gets_the_best_of_those(tmp_path):

@@ -222,7 +222,10 @@ def test_seeds_differ_and_repeat_and_no_shift_changes_nothing():
 COINS = bernoulli_trace(by_start=True, share=0.6)
 NO_DRAFTER = r"^`shift_acceptance` must name a drafter of the recording \(.*\), got"
 NO_SHARE = r"^`shift_acceptance` must keep the acceptance of {}, 0\.\d+, within \[0, 1\], got"
-NOTHING = "^`shift_acceptance` must leave out d: the recording holds no decision of it"
+NOTHING = (
+    "^`shift_acceptance` must leave out d: the recording holds no decision of it; state another acceptance by "
+    "paceline trace make --acceptance$"
+)
 REFUSED = [
     *[(trace, name, 0.1, NO_DRAFTER) for trace in (TRIES, COINS) for name in ("nobody", "c", "target", "")],
     *[
