@@ -257,7 +257,7 @@ class DraftLengthOptions(SplitOptions):
     weights: str | None = opt(
         None,
         "What drafts there, as --drafter of `settings`: model=PATH, eagle=PATH, eagle3=PATH, mtp, ngram or suffix; "
-        "default: as recorded, where that tells.",
+        "default: as recorded, or as this engine's log says.",
         metavar="KIND[=PATH]",
     )
     engine_version: str | None = opt(

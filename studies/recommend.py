@@ -271,13 +271,21 @@ def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | 
 def one_k_because(asked: DraftLengthOptions, setting: Setting, drafter: str) -> str:
     """Why what is pasted sets one K, whatever the running requests; "" if it can follow them."""
     (engine, version), about = version_of(asked, setting), setting.recording.about
-    rules, kind = ENGINES[engine], NGRAM if drafter in about.lookups else MODEL
-    fixed = rules.fixed.get(kind if asked.weights is None else engine_drafter(asked.weights, "weights").kind)
+    rules, weights = ENGINES[engine], _weights(asked, setting, drafter, engine)
+    kind = NGRAM if drafter in about.lookups else MODEL
+    fixed = rules.fixed.get(kind if weights is None else engine_drafter(weights, "weights").kind)
     if fixed is not None:
         return f"{rules.title} sets no K by running requests ({fixed})"
     if version is None or sets_schedules(engine, version):
         return ""
     return f"{rules.title} {version} is older than {rules.version}, where K by running requests was read"
+
+
+def _weights(asked: DraftLengthOptions, setting: Setting, drafter: str, engine: str) -> str | None:
+    """What drafts there, as stated, else by the log of this very engine; None: unknown."""
+    about = setting.recording.about
+    is_its_log = drafter not in about.lookups and (about.source or "").partition("-")[0] == engine
+    return asked.weights or (about.drafts_by if is_its_log else "") or None
 
 
 def _settable(
@@ -324,13 +332,14 @@ def pasted(
     matched = f"={lookup.max_match}" if lookup is not None and ENGINES[engine].longest_match else ""
     if lookup is not None and lookup.min_match > 1 and ENGINES[engine].shortest_match:
         matched = f"={lookup.min_match}..{lookup.max_match}"
-    weights = asked.weights or (f"model={drafter}" if lookup is None else f"ngram{matched}")
+    stated = _weights(asked, setting, drafter, engine)
+    weights = stated or (f"model={drafter}" if lookup is None else f"ngram{matched}")
     # A log may not name its drafter's kind, and a head is not a model of its own, recorded or by a given shape.
     models = setting.models or ()
     shapes = models if isinstance(models, Mapping) else dict(text.split("=", 1) for text in models if "=" in text)
     is_head = head_called(shapes.get(drafter, "").partition("@")[0]) is not None
     unknown = is_head or drafter in (about.from_features, *about.unknown_kinds)
-    if asked.weights is None and unknown and any(schedule.values()):
+    if stated is None and unknown and any(schedule.values()):
         kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
         return None, f"no input says what {drafter} is in an engine: give --weights, one of {kinds}"
     # EAGLE's own code drafts trees, and its files do not say so.

@@ -44,6 +44,7 @@ class AboutRecording:
     software: Mapping[str, str] = field(default_factory=dict)  # name to version, where known
     # Members not known to be models by themselves: perhaps heads on the target, trees, or anything else.
     unknown_kinds: tuple[str, ...] = ()
+    drafts_by: str = ""  # what drafted in the engine that its log came from, as `RoundsMeta` has it; "" if unknown
 
     @property
     def target(self) -> str:

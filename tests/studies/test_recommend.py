@@ -358,6 +358,13 @@ def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
     )
     given = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1], weights="eagle3=HEAD")
     assert given.setting is not None
+    # A log with the engine's arguments says it, of that engine.
+    named = open_recording(tmp_path / "log.trace")
+    named = replace(named, meta=named.meta.model_copy(update={"drafts_by": "eagle3=HEAD"}))
+    own = recommend(named, cost="h100", models=shapes, batches=[1])
+    assert own.setting == given.setting
+    other = recommend(named, cost="h100", models=shapes, batches=[1], paste_into="sglang")
+    assert "no input says what drafter is" in other.lines()[0]
 
 
 @pytest.mark.parametrize("weights", [None, "model=DRAFT"])

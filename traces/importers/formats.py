@@ -337,6 +337,17 @@ _CALLED = re.compile(
 _SPECULATION = re.compile(rb"""["']?speculative_config["']?\s*[:=]\s*(?:SpeculativeConfig\(|\{)[^(){}]{0,4000}[)}]""")
 # As SGLang prints its arguments, in its log and in results of bench_serving.
 _DRAFT_PATH = re.compile(rb"""speculative_draft_model_path["']?\s*[:=]\s*(["'])([^"'\\]{1,200})\1""")
+_ALGORITHM = re.compile(rb"""speculative_algorithm["']?\s*[:=]\s*(["'])([A-Za-z_0-9]{1,40})\1""")
+_METHOD = re.compile(rb"""(?<!\w)["']?method["']?\s*[:=]\s*(["'])([A-Za-z_0-9]{1,40})\1""")  # within `_SPECULATION`
+# By their methods what drafts, as `studies.engine_settings` calls it; of others the log does not say enough.
+_DRAFTS_BY = {
+    "eagle": "eagle={}",
+    "eagle3": "eagle3={}",
+    "draft_model": "model={}",
+    "standalone": "model={}",
+    "mtp": "mtp",
+    "nextn": "mtp",
+}
 
 # Settings of vLLM and SGLang of how drafts are accepted, and the values that leave the target's own distribution.
 _ACCEPTANCE = re.compile(
@@ -430,6 +441,7 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
             drafters=drafters,
             models=options.models if own is None else (*options.models, own),
             served_model=served_model(files),
+            drafts_by=_drafts_by(files, drafters),
             software={} if (version := _engine_version(source, files)) is None else {"vllm": version},
             notes=(
                 *source.notes,
@@ -464,22 +476,45 @@ def _lossy(files: Sequence[Path], drafters: Sequence[DrafterInfo]) -> list[str]:
 
 def served_model(files: Sequence[Path]) -> str:
     """The preset of the model named in the files' first lines; "" if there is none, or more than one."""
-    found = {model for name in _called(files)[0] if (model := model_called(name)) is not None}
+    found = {model for name in _called(files).models if (model := model_called(name)) is not None}
     return found.pop() if len(found) == 1 else ""
 
 
-def _called(files: Sequence[Path]) -> tuple[set[str], set[str]]:
-    """Names of (models, models that draft) in the first lines of files."""
-    models, drafters = set[str](), set[str]()
+class _Called(NamedTuple):
+    """What the first lines of files name: models, models that draft, and methods of drafting."""
+
+    models: set[str]
+    drafters: set[str]
+    methods: set[str]
+
+
+def _called(files: Sequence[Path]) -> _Called:
+    found = _Called(set(), set(), set())
+
+    def note(into: set[str], pattern: re.Pattern[bytes], text: bytes) -> None:
+        into.update(name.decode(errors="replace") for _, name in pattern.findall(text))
+
     for path in (path for path in files if path.is_file()):
         for _, text in islice(lines_of(path), MOST_LINES):
             first = text[:MOST_CHARACTERS]
             for drafts in _SPECULATION.findall(first):
-                drafters.update(name.decode(errors="replace") for _, name in _CALLED.findall(drafts))
-            drafters.update(name.decode(errors="replace") for _, name in _DRAFT_PATH.findall(first))
-            rest = _SPECULATION.sub(b"", first)
-            models.update(name.decode(errors="replace") for _, name in _CALLED.findall(rest))
-    return models, drafters
+                note(found.drafters, _CALLED, drafts)
+                note(found.methods, _METHOD, drafts)
+            note(found.drafters, _DRAFT_PATH, first)
+            note(found.methods, _ALGORITHM, first)
+            note(found.models, _CALLED, _SPECULATION.sub(b"", first))
+    return found
+
+
+def _drafts_by(files: Sequence[Path], drafters: Sequence[DrafterInfo]) -> str:
+    """What the only drafter is by the engine's arguments; "" if they do not say, or name several."""
+    called = _called(files)
+    methods = {name.lower() for name in called.methods}
+    form = _DRAFTS_BY.get(methods.pop(), "") if len(methods) == len(drafters) == 1 else ""
+    if "{}" not in form:
+        return form
+    path = called.drafters.pop() if len(called.drafters) == 1 else ""
+    return form.format(path) if path.isprintable() and path else ""
 
 
 def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
@@ -493,7 +528,7 @@ def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
 
 def _drafter_shape(files: Sequence[Path], drafters: Sequence[DrafterInfo], options: ImportOptions) -> ModelInfo | None:
     """The shape of the only drafter, where the files name its model and no option another; None: unknown."""
-    called = _called(files)[1]
+    called = _called(files).drafters
     if len(drafters) != 1 or len(called) != 1 or drafters[0].name in {shape.name for shape in options.models}:
         return None
     return shape_called(called.pop(), drafters[0].name, served_model(files) or None)

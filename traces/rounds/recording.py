@@ -56,6 +56,7 @@ class RoundsRecording:
             trust=TRUST[meta.form],
             notes=meta.notes,
             software=meta.software,
+            drafts_by=meta.drafts_by,
         )
 
     @property

@@ -143,12 +143,30 @@ def test_first_lines_of_vllm_name_models_and_version(tmp_path):
         assert [shape.name for shape in meta.models] == ["drafter"]
         assert meta.models[0] == shape_called("eagle3-llama-3.1-8b", "drafter", None)
         assert meta.software == ({"vllm": "0.11.0"} if "v0.11.0" in first else {})
+        assert meta.drafts_by == "eagle3=yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
     # So a head that is given later needs not name it again.
     named = write_text(tmp_path / "c.log", "INFO 'model': 'meta-llama/Llama-3.1-8B-Instruct'", line)
     given = read_recording("vllm-log", [named], ImportOptions(**stated)).with_shapes(["drafter=eagle3"])
     assert given.meta.models == (shape_called("eagle3-llama-3.1-8b", "drafter", None),)
     silent = read_recording("vllm-log", [write_text(tmp_path / "b.log", line)], ImportOptions(**stated)).meta
-    assert (silent.served_model, silent.models, silent.software) == ("", (), {})
+    assert (silent.served_model, silent.models, silent.software, silent.drafts_by) == ("", (), {}, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "drafts_by"),
+    [
+        ("{'method': 'draft_model', 'model': 'a/b'}", "model=a/b"),
+        ("{'method': 'mtp', 'num_speculative_tokens': 2}", "mtp"),
+        ("{'method': 'medusa', 'model': 'a/b'}", ""),
+        ("{'model': 'a/b'}", ""),
+        ("{'method': 'eagle', 'model': 'a/b'}, 'speculative_config': {'method': 'eagle', 'model': 'a/c'}", ""),
+        ("{'method': 'eagle'}, 'kv': {'method': 'zip'}", ""),
+    ],
+)
+def test_first_lines_say_what_drafts_or_nothing_is_said(arguments, drafts_by, tmp_path):
+    first = f"INFO [utils.py:233] non-default args: {{'model': 'm', 'speculative_config': {arguments}}}"
+    log = write_text(tmp_path / "a.log", first, metrics_line([0.7, 0.5], 120, 200))
+    assert read_recording("vllm-log", [log], ImportOptions(**STATED["vllm-log"])).meta.drafts_by == drafts_by
 
 
 SGLANG_ARGUMENTS = {
@@ -176,6 +194,7 @@ def test_arguments_of_sglang_name_models(tmp_path):
         meta = read_recording(name, [file], ImportOptions(**options)).meta
         assert meta.served_model == "llama-3.1-8b"
         assert meta.models == (shape_called("eagle3-llama-3.1-8b", "drafter", None),)
+        assert meta.drafts_by == "eagle3=jamesliu1/sglang-EAGLE3-Llama-3.1-Instruct-8B"
 
 
 def _queried(pages, path):
