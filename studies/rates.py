@@ -167,7 +167,9 @@ class _Search:
             best, since = other, ahead.pop()
 
     def quickest(self, policies: Sequence[NamedPolicy], rate: float) -> NamedPolicy:
-        """The policy with the least time in the system at a rate, on average over seeds."""
+        """The policy with the least time in the system at a rate, on average over seeds; the only one without a run."""
+        if len(policies) == 1:
+            return policies[0]
         return min(policies, key=lambda policy: fmean(self.seconds(policy, seed, rate) for seed in self._seeds()))
 
     def _seeds(self) -> Sequence[int]:
