@@ -14,7 +14,9 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib import metadata
+from importlib.metadata import EntryPoint
 from os.path import isfile
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +25,27 @@ from typing import Any, Generic, TypeVar, cast, get_args
 from .errors import at, defined_at, is_foreign, known_are, pass_interrupt, said, told
 
 Named = TypeVar("Named")
+
+
+def entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """What installed packages register in a group, read again once `sys.path` or a folder on it has changed.
+
+    Reading takes some 10 ms, and every run of a search asks.
+    """
+    return _entry_points(group, tuple(map(_state_of, sys.path)))
+
+
+@lru_cache(maxsize=16)
+def _entry_points(group: str, _folders: tuple[object, ...]) -> tuple[EntryPoint, ...]:
+    return tuple(metadata.entry_points(group=group))
+
+
+def _state_of(folder: str) -> tuple[object, ...]:
+    try:
+        found = Path(folder).stat()
+    except OSError:
+        return (folder,)
+    return folder, found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

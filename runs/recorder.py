@@ -198,8 +198,8 @@ class States:
 
 
 _GAP = Struct(f"={len(GAP_FIELDS)}q")
-# Requests that arrays grow by at a time.
-_ROOM = 2**12
+# Requests that arrays grow by at a time: few, as a search makes many short runs.
+_ROOM = 2**8
 
 
 class ServingRecorder:

@@ -40,12 +40,14 @@ def total_bytes(device: torch.device) -> int:
 _MAPS = Path("/proc/self/maps")
 # `MADV_PAGEOUT` of Linux: the system may drop pages. Values do not change: pages are read again at the next access.
 _PAGE_OUT, _PAGE_BYTES = 21, 4096
+# Fewer bytes are not worth reading all of `_MAPS` for.
+_LEAST_LET_GO_BYTES = 2**16
 
 
 def let_go(values: Tensor) -> None:
-    """Tell the system that contiguous values are not needed in memory; does nothing if no file backs them."""
+    """Tell the system that contiguous values, if a file backs them and they are many, are not needed in memory."""
     first = values.data_ptr()
-    if values.device.type != "cpu" or not _in_a_file(first):
+    if values.device.type != "cpu" or values.nbytes < _LEAST_LET_GO_BYTES or not _in_a_file(first):
         return
     start, end = -(-first // _PAGE_BYTES) * _PAGE_BYTES, (first + values.nbytes) // _PAGE_BYTES * _PAGE_BYTES
     if start < end:  # a hint, so its result is not checked

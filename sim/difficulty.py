@@ -249,10 +249,12 @@ def _alike(survival: Floats, rho: float, *, chained: bool) -> tuple[float, Float
     next and F is the normal distribution.
     """
     share, starts = BELOW, density(Z) * (Z[1] - Z[0])
-    kept, steps = _kept(share, survival), steps_of(rho)
+    kept = _kept(share, survival)
+    steps = steps_of(rho, kept + 1 if chained else 1)
     for _ in range(SETTLING if chained else 0):
-        kept = _kept(share, survival)
-        steps = steps_of(rho, kept + 1)
+        before, kept = kept, _kept(share, survival)
+        if not np.array_equal(kept, before):  # soon it is the same
+            steps = steps_of(rho, kept + 1)
         for _ in range(SETTLING):
             starts = starts @ steps
         share = np.cumsum(starts) - starts / 2.0

@@ -135,6 +135,18 @@ class TestEntryPoints:
         points = [EntryPoint(name=name, value=value, group="paceline.policies") for name, value in pairs]
         monkeypatch.setattr(named_classes, "entry_points", lambda group: points)
 
+    def test_installed_ones_are_read_once_until_a_folder_changes(self, monkeypatch, tmp_path):
+        monkeypatch.syspath_prepend(tmp_path)
+        assert "theirs" not in POLICIES.registered()
+        with monkeypatch.context() as patch:
+            patch.setattr("importlib.metadata.distributions", lambda **_: pytest.fail("read again"))
+            assert "theirs" not in POLICIES.registered()
+        package = tmp_path / "theirs-1.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+        (package / "entry_points.txt").write_text("[paceline.policies]\ntheirs = paceline.policies.fixed:Plain\n")
+        assert type(make_policy("theirs", POOL)) is Plain
+
     def test_theirs_are_found_by_name(self, monkeypatch):
         self.register(monkeypatch, ("theirs", "paceline.policies.fixed:Plain"))
         assert "theirs" in POLICIES.names()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime import forward_choice
+from paceline.runtime import caches, forward_choice
 from paceline.runtime import products as under_test
 from paceline.runtime.caches import let_go
 from paceline.runtime.forward_choice import choose_forward
@@ -329,6 +329,12 @@ def test_weights_of_a_mapped_file_keep_their_values(tmp_path):
         assert torch.equal(mapped[name], value)
     assert torch.equal(joined, torch.cat([value.t() for value in values.values()], dim=1))
     assert sorted(len(weight.untyped_storage()) for weight in mapped.values()) == [joined.nbytes] * 2
+
+
+def test_for_a_small_weight_nobody_asks_which_file_holds_it(monkeypatch):
+    """Reading all that a process has mapped took half of the making of a small model's forward."""
+    monkeypatch.setattr(caches, "_in_a_file", lambda _: pytest.fail("it was asked"))
+    let_go(torch.zeros(100, 100))
 
 
 def test_the_bytes_of_a_pool_count_what_is_shared_once(tiny_pool):

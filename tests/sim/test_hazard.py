@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.benchmarks.shared.engine_logs import FALLING, difficult_rounds, difficult_texts
-from paceline.sim.difficulty import Beside, BesideOutcome, falling, filter_positions
+from paceline.sim import difficulty
+from paceline.sim.difficulty import Beside, BesideOutcome, Neighbours, falling, filter_positions
 from paceline.sim.hazard import Hazard, fit_lengths, stated_lengths
 from paceline.traces.meta import MOST
 from paceline.traces.rounds.recording import RoundsRecording
@@ -411,3 +412,12 @@ def test_what_every_draft_had_needs_no_draw():
 def test_a_stated_draft_is_whole_whatever_the_window():
     found = stated_lengths(0.4, num_requests=2)
     assert [found.draw(1, 0.5, which) for which in (0.0, 0.39, 0.41, 0.99)] == [MOST, MOST, 0, 0]
+
+
+def test_steps_of_a_walk_are_made_where_other_tokens_are_kept(monkeypatch):
+    """Of 13 in each of 11 trials most would be of the same tokens."""
+    made, steps_of = [], difficulty.steps_of
+    monkeypatch.setattr(difficulty, "steps_of", lambda *asked: made.append(asked) or steps_of(*asked))
+    found = difficulty.fit_difficulty(Neighbours(wanted=0.2, chained=True), 0.8 ** np.arange(6.0))
+    assert 0 < found.persistence < 1
+    assert len(made) <= 6 * 11

@@ -419,7 +419,8 @@ class OneOfUsers(SpecRouter):
 @pytest.mark.parametrize(("policy", "seeds"), [("specrouter", [0, 1, 4]), (OneOfUsers, [0, 1, 2, 3, 4])])
 def test_a_seed_whose_draws_fall_alike_is_not_replayed(monkeypatch, policy, seeds):
     """Its run is one that is known, as seeds differ in nothing but draws; a foreign policy may draw by itself."""
-    recording, replayed = open_recording("smollm2").of_tags("code"), []
+    code, replayed = open_recording("smollm2").of_tags("code"), []
+    recording = code[[one.request_id for one in code.requests[:12]]]
 
     def noted(scenario, *others):
         replayed.append(scenario.seed)

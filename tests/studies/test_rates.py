@@ -279,10 +279,17 @@ def test_chains_with_ranges_are_compared_under_load(cost):
     assert [row.about.policy for row in found.rates[0].rows] == ["draft:1/target", "draft:3/target"]
 
 
-def test_clusters_that_share_a_rate(cost, tmp_path):
+MANY = {**ASKED, "seeds": 2, "workload": "poisson:requests=300"}
+
+
+@pytest.fixture(scope="module")
+def of_plain(cost):
+    return paceline.find_rates(None, "plain", limits="p99_tpot < 0.012", **MANY | {"cost": cost})
+
+
+def test_clusters_that_share_a_rate(of_plain, cost, tmp_path):
     """As many as the highest rate of one says keep the limits; one less does not."""
-    asked = {**ASKED, "cost": cost, "seeds": 2, "workload": "poisson:requests=300"}
-    (row,) = paceline.find_rates(None, "plain", limits="p99_tpot < 0.012", **asked).rows
+    asked, (row,) = MANY | {"cost": cost}, of_plain.rows
     rate = 2.5 * row.rate.mean
     assert clusters_for(rate, row.rate).mean == 3
     for count, holds in ((3, True), (2, False)):
@@ -294,11 +301,11 @@ def test_clusters_that_share_a_rate(cost, tmp_path):
     assert clusters_for(10.0, one) == Interval(mean=2, low=1, high=4)
 
 
-def test_the_number_of_clusters_for_a_rate_is_a_column(found):
-    asked = replace(found, asked=1e4)
+def test_the_number_of_clusters_for_a_rate_is_a_column(of_plain):
+    asked = replace(of_plain, asked=1e4)
     (grid,) = asked.tables()
     cells = dict(zip((column.heading for column in grid.columns), grid.rows[0], strict=True))
-    assert cells["for 10000/s"].startswith(f"{clusters_for(1e4, found.rows[0].rate).mean:,}")
+    assert cells["for 10000/s"].startswith(f"{clusters_for(1e4, of_plain.rows[0].rate).mean:,}")
     assert any(remark.startswith("for 10000/s: clusters like this one") for remark in grid.remarks)
-    assert asked.to_json()["policies"][0]["clusters"] == clusters_for(1e4, found.rows[0].rate).mean
-    assert "clusters" not in found.to_json()["policies"][0]
+    assert asked.to_json()["policies"][0]["clusters"] == clusters_for(1e4, of_plain.rows[0].rate).mean
+    assert "clusters" not in of_plain.to_json()["policies"][0]

@@ -158,8 +158,14 @@ def test_the_present_setting_is_held_against_the_choice(made, cost):
     assert tried == [0, 1, 2, 3, 12], "what is set now is tried as well, and nothing else beyond `most`"
 
 
-def test_numbers_of_requests_that_were_not_replayed_are_named(made, cost):
-    near, far = (recommend(made, cost=cost, batches=batches, sample=60) for batches in ([1, 2], [1, 30]))
+@pytest.fixture(scope="module")
+def far(made, cost):
+    """At one request and at 30, for an engine that takes K by running requests."""
+    return recommend(made, cost=cost, batches=[1, 30], sample=60, engine_version="0.33.0")
+
+
+def test_numbers_of_requests_that_were_not_replayed_are_named(made, cost, far):
+    near = recommend(made, cost=cost, batches=[1, 2], sample=60)
     assert far.batches[0].chosen != far.batches[1].chosen
     told = f"2 to 29 running were not replayed: K = {far.batches[0].chosen} is that of 1; add --batch between it and 30"
     assert told in far.meta["remarks"]
@@ -199,16 +205,15 @@ def test_all_that_is_replayed_is_one_stage(made, cost, device, monkeypatch):
         ),
     ],
 )
-def test_an_engine_without_a_schedule_gets_one_k(engine, why, made, cost):
-    options = {"cost": cost, "batches": [1, 30], "sample": 60}
-    new, old = (recommend(made, **options, **more) for more in ({"engine_version": "0.33.0"}, engine))
-    assert [replace(each, set_tokens=None) for each in new.batches] == [
+def test_an_engine_without_a_schedule_gets_one_k(engine, why, made, cost, far):
+    old = recommend(made, cost=cost, batches=[1, 30], sample=60, **engine)
+    assert [replace(each, set_tokens=None) for each in far.batches] == [
         replace(each, set_tokens=None) for each in old.batches
     ]
-    assert len(new.setting.decision.schedule) == 2
+    assert len(far.setting.decision.schedule) == 2
     ((first, tokens),) = old.setting.decision.schedule
     assert first == 1
-    assert new.batches[1].chosen <= tokens <= new.batches[0].chosen
+    assert far.batches[1].chosen <= tokens <= far.batches[0].chosen
     speeds = [{one.draft_tokens: one.tuned_on for one in each.candidates} for each in old.batches]
     kept = {length: min(speed[length] / max(speed.values()) for speed in speeds) for length in speeds[0]}
     assert kept[tokens] == max(kept.values())
