@@ -488,7 +488,8 @@ def _facts(summary: WorkloadSummary) -> Iterator[tuple[str, str]]:
         yield "span", "all arrive at one time"
     else:
         yield "span", f"{summary.span_s:,.3f} s"
-        yield "mean rate", f"{summary.rate:.6g} arrivals/s"
+        once = "" if summary.session_requests is None else ", each session once"
+        yield "mean rate", f"{summary.rate:.6g} arrivals/s{once}"
         yield "burstiness", f"{summary.gap_cv:.3f} (variation of the gaps; Poisson: 1)"
     yield "tokens", f"{summary.total_prompt_tokens:,} prompt, {summary.total_output_tokens:,} output"
     share = summary.shared_share

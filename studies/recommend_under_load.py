@@ -258,7 +258,9 @@ def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
     found = limited_by(question.recording, question.drafter, question.asked.most)
     found += sampled_of(question.recording, question.asked.sample)
     if by_batch is None:
-        found.append("K by running requests is no candidate: replicas differ in device, or have a cost; give `cost`")
+        found.append(
+            "K by running requests is no candidate: the cluster has several devices or a cost of its own; give `cost`"
+        )
     if not question.limits:
         found.append(
             "give `slo` for the highest rate that each keeps, and the rate from which speculation stops paying"

@@ -20,8 +20,7 @@ from .serving import ServingSetting, notes_on, serving_setting
 from .setting import NamedPolicy, PolicyGiven, named_policy, opened_recording
 
 OF_A_RUN = ("rate", "device", "policy", "prefix_cache")
-_FACTOR = re.compile(r"(\d+(?:\.\d+)?|\.\d+)x", re.ASCII)
-_NO_FACTOR = re.compile(r"0*1(\.0*)?x", re.ASCII)
+_FACTOR = re.compile(r"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,2})?)x", re.ASCII)
 _SHIFT = re.compile(r"[+-](\d+(?:\.\d+)?|\.\d+)", re.ASCII)
 
 
@@ -60,7 +59,12 @@ def changed(case: Case, change: str, members: Sequence[str]) -> Case:
     if not (equals and value):
         raise ArgumentError(f"`changes` must be NAME=VALUE, as in rate=2x or draft.seconds=0.5x, got {change!r}")
     made = _MADE[name](case, value) if name in _MADE else _of_member(case, name, value, members)
-    if made == case or _NO_FACTOR.fullmatch(value) or (name.endswith(".acceptance") and not float(value)):
+    factor = _FACTOR.fullmatch(value)
+    if (
+        made == case
+        or (factor is not None and float(factor[1]) == 1.0)
+        or (name.endswith(".acceptance") and not float(value))
+    ):
         raise ArgumentError(f"`changes` must change something, {change} does not")
     return made
 

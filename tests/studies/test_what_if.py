@@ -112,6 +112,8 @@ def test_what_is_open_is_said():
         (["rate=x"], "`changes` rate must be a factor > 0, as in 0.5x, got 'x'"),
         (["rate=fast"], "`changes` rate must be a number or a factor, as in 2x, got 'fast'"),
         (["rate=1x"], "`changes` must change something, rate=1x does not"),
+        (["rate=10e-1x"], "`changes` must change something, rate=10e-1x does not"),
+        (["rate=1ex"], "`changes` rate must be a factor > 0, as in 0.5x, got '1ex'"),
         (["rate=60"], "`changes` must change something, rate=60 does not"),
         (["device=h100-sxm"], "`changes` must change something, device=h100-sxm does not"),
         (["draft.seconds=1.0x"], "`changes` must change something, draft.seconds=1.0x does not"),
