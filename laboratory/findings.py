@@ -171,7 +171,9 @@ INTRO = """\
 # Experiments
 
 Questions about chains of models, each answered by `paceline experiment NAME` on the shipped pool and recording;
-`make experiments` writes this page. Small models on a shared CPU were measured: ratios carry over rather than seconds.
+`make experiments` writes this page. Replay takes the seconds that were measured with the recording. What ran on the
+models did so on another day on a shared machine, so the two may differ by a third; of one machine at one time see
+[validation](validation.md).
 """
 
 
