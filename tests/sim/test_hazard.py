@@ -166,6 +166,9 @@ def test_a_request_without_rounds_is_like_others_of_its_tag():
     assert poor == pytest.approx(0.43, abs=0.1)
     assert good == pytest.approx(3.69, abs=0.3)
     assert rare == pytest.approx(poor, abs=0.2) or rare == pytest.approx(good, abs=0.4)
+    # Fewer than 8 of its tag have rounds: all stand in, by their tokens.
+    few = Hazard(one_drafter(("a", 9, [(0, 0, 4)]), ("b", 9, [(0, 2, 4)]), ("a", 9, []))).fit(0).stand_ins
+    assert [few.of(2, draw) for draw in (0.0, 0.24, 0.26, 0.99)] == [0, 0, 1, 1]
 
 
 def questions(rng, count, known=0):
