@@ -166,15 +166,12 @@ class Resampled:
     ) -> Interval | None:
         if not self.is_known:  # too few units to draw
             return None
-        drawn = figures()
-        point, values = drawn[policy].point, drawn[policy].values
-        if other is not None:
-            others = drawn[other]
-            if not others.point:
-                return None
-            point, values = point / others.point, values / others.values
-        if not point or not (values > 0).all():
+        sides = [figures()[name] for name in (policy, other) if name is not None]
+        if not all((side.values > 0).all() for side in sides):  # a resample may have no token
             return None
+        point, values = sides[0].point, sides[0].values
+        if other is not None:
+            point, values = point / sides[1].point, values / sides[1].values
         low, high = np.quantile(np.log(values / point), [0.025, 0.975]) * self._widened
         if max(abs(low), abs(high)) < 1e-12:  # so that a rounding error does not look like a spread
             low = high = 0.0

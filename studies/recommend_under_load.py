@@ -450,18 +450,16 @@ def _crossing(question: _Question, chosen: str | None, candidates: Sequence[Serv
     low, high = map(three_digits, found.looked_at)
     if len(found.rows) < 2:
         return PaysUpTo(words=f"only {found.best} keeps the limits at any rate", rate=None)
-    last = found.crossings[-1] if found.crossings else None
-    if last is None and found.quickest == best:
-        return PaysUpTo(words=f"{best} pays at every rate looked at, {low} to {high} arrivals/s", rate=None)
-    if last is None:
-        return PaysUpTo(words=f"{best} pays at no rate looked at, {low} to {high} arrivals/s", rate=None)
-    if last.above == best:
-        return PaysUpTo(words=f"{best} pays up to the highest rate looked at, {high} arrivals/s", rate=None)
-    ends = ", which may be chance"
+    if not found.crossings:
+        where = "every" if found.quickest == best else "no"
+        return PaysUpTo(words=f"{best} pays at {where} rate looked at, {low} to {high} arrivals/s", rate=None)
+    last, ends = found.crossings[-1], ", which may be chance"
     if last.low is not None and last.high is not None:
         ends = f" ({three_digits(last.low)} to {three_digits(last.high)})" if last.high > last.low else ""
-    words = f"{best} stops paying at {three_digits(last.rate)} arrivals/s{ends}"
-    return PaysUpTo(words=words, rate=last.rate)
+    at = f"{three_digits(last.rate)} arrivals/s{ends}"
+    if last.above == best:
+        return PaysUpTo(words=f"{best} pays up to {high} arrivals/s, the highest rate looked at, from {at}", rate=None)
+    return PaysUpTo(words=f"{best} stops paying at {at}", rate=last.rate)
 
 
 def _setting(

@@ -156,6 +156,9 @@ def test_rates_are_lines_with_intervals_over_seeds(folder):
     assert in_system.series[1].error == pytest.approx([1e3 * row.interval("in_system_s").half_width for row in rows])
     assert throughput.y_label == "output tokens/s"
     assert "95% interval over seeds" in found.headline()
+    # Where an interrupt left a policy out, none is the best.
+    cut = replace(found.rates[1], rows=found.rates[1].rows[:1])
+    assert [best.rate for best in replace(found, rates=(found.rates[0], cut)).best] == [20]
 
 
 def test_one_rate_is_ranked(folder):

@@ -245,6 +245,9 @@ def test_of_few_requests_nobody_knows():
     assert "for certain" not in conclusion(replace(compared, baseline=None))
     five = Resampled({"draft": [shares([100] * 5, [0.5] * 5)], "plain": [shares([100] * 5, [1.0] * 5)]})
     assert "for certain" not in conclusion(replace(compared, resampled=five))
+    # Resamples without the one request that finished have no token.
+    one = Resampled({"draft": [shares([100, 0, 0, 0, 0], [0.5] * 5)], "plain": [shares([100] * 5, [1.0] * 5)]})
+    assert one.rate("draft") is one.rate_over("draft", "plain") is one.rate_over("plain", "draft") is None
     assert "means over seeds 3 to 5 where chance has a part" in first_table(replace(seeded(1.0, 2.0), resampled=None))
 
 

@@ -167,6 +167,9 @@ def test_a_request_without_rounds_is_like_others_of_its_tag():
     assert poor == pytest.approx(0.43, abs=0.1)
     assert good == pytest.approx(3.69, abs=0.3)
     assert rare == pytest.approx(poor, abs=0.2) or rare == pytest.approx(good, abs=0.4)
+    # Fewer than 8 of its tag have rounds: all stand in, by their tokens.
+    few = Hazard(one_drafter(("a", 9, [(0, 0, 4)]), ("b", 9, [(0, 2, 4)]), ("a", 9, []))).fit(0).stand_ins
+    assert [few.of(2, draw) for draw in (0.0, 0.24, 0.26, 0.99)] == [0, 0, 1, 1]
 
 
 def questions(rng, count, known=0):
@@ -243,6 +246,17 @@ def test_a_token_of_a_token_drafter_has_one_fate_in_every_round():
     ]
     assert np.mean([len(set(answer)) == 1 for answer in answers]) > 0.85
     assert np.mean(answers) == pytest.approx(0.7, abs=0.06)
+
+
+def test_a_token_drafter_goes_on_as_well_as_it_did_in_another_round():
+    rng = np.random.default_rng(5)
+    accepted = np.where(rng.random(4000) < 0.5, 0, rng.geometric(0.1, 4000))
+    hazard = Hazard(one_drafter(("a", LONG, one_after_another(accepted, 99)), by_start=False))
+    rates = hazard.fit(0).depths.hazards(0.0)
+    for depth, run in ((0, 3), (3, 0)):
+        told = {"depth": depth, "known": 0, "beside": Beside(BesideOutcome.reached, run)}
+        share = np.mean([hazard.agrees("q0", 0, start=start, **told) for start in range(2000)])
+        assert share == pytest.approx(rates[3], abs=0.02) != pytest.approx(rates[0], abs=0.2)
 
 
 def test_a_request_dropped_from_the_cache_draws_the_same_again(monkeypatch):

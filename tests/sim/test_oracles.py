@@ -216,6 +216,15 @@ def test_a_strict_run_needs_nothing_beyond_the_record():
     replay(trace, OracleChain(recorded_pool(trace)), cost=make_cost("cpu", trace), strict=True)
 
 
+def test_a_round_that_leaves_the_record_is_not_foreseen():
+    tables = TrieTables(short_trace(0, tokens=16))  # it holds 8 tokens off the trunk
+    foresight = foresight_of(tables, easy_cost(tables.trace), tables.prefill_before(Start.prefill))
+    for window, is_known in ((8, True), (16, False)):
+        chain = Chain(tables.pool, f"draft:{window}/target")
+        found = [foresight.round_of(foresight.request_ids[0], position, chain) for position in range(1, 8)]
+        assert all(found) == is_known
+
+
 def test_what_an_oracle_asks_is_not_among_the_notes_of_the_run():
     table = CostTable(new_tokens=(1, 6), seconds=(1.0, 1.5))
     trace = short_trace(0, tokens=6)

@@ -8,9 +8,11 @@ import pytest
 from paceline import compare_under_load, find_rates, open_recording, recommend, recommend_under_load, simulate
 from paceline.base.errors import ArgumentError
 from paceline.reports.limits import Limit
-from paceline.reports.recommendation_under_load import missed
+from paceline.reports.rates import Crossing
+from paceline.reports.recommendation_under_load import PaysUpTo, missed
 from paceline.runs.observed import write_observed
 from paceline.studies.recommend_again import compare_again, simulate_again
+from paceline.studies.recommend_under_load import _crossing
 from paceline.studies.tune import split_recording
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.errors import TraceFormatError
@@ -105,6 +107,29 @@ def test_a_batch_candidate_runs_again(recording, cost, tmp_path):
             compare_again(f"{path}#1")
     finally:
         moved.rename(cost)
+
+
+@pytest.mark.parametrize(
+    ("quickest", "order", "ends", "words", "rate"),
+    [
+        ("d", None, None, "d pays at every rate looked at, 1 to 9 arrivals/s", None),
+        ("plain", None, None, "d pays at no rate looked at, 1 to 9 arrivals/s", None),
+        ("d", ("d", "plain"), (3.0, 5.0), "d stops paying at 4 arrivals/s (3 to 5)", 4.0),
+        ("d", ("d", "plain"), (3.0, None), "d stops paying at 4 arrivals/s, which may be chance", 4.0),
+        (
+            "plain",
+            ("plain", "d"),
+            (4, 4),
+            "d pays up to 9 arrivals/s, the highest rate looked at, from 4 arrivals/s",
+            None,
+        ),
+    ],
+)
+def test_it_pays_where_the_order_says(quickest, order, ends, words, rate):
+    crossings = [Crossing(below=order[0], above=order[1], rate=4.0, low=ends[0], high=ends[1])] if order else []
+    rates = SimpleNamespace(looked_at=(1.0, 9.0), rows=[..., ...], quickest=quickest, crossings=crossings)
+    question = SimpleNamespace(limits=["p99_ttft < 1"], highest=lambda policies: rates)
+    assert _crossing(question, "d", ()) == PaysUpTo(words=words, rate=rate)
 
 
 def test_what_nobody_keeps_says_by_how_much(recording, asked, monkeypatch):

@@ -42,25 +42,27 @@ def test_all_that_come_end(policy, data):
     assert (requests["emitted_tokens"][finished] == requests["output_tokens"][finished]).all()
 
 
-def test_the_load_tells_what_ran_chunks_of_prefills_among_it():
+@pytest.mark.parametrize(("name", "max_num_seqs"), [("target", 8), ("draft", 1)])
+def test_the_load_tells_what_ran_chunks_and_catch_up_among_it(name, max_num_seqs):
     """Where a forward takes so much for its rows and new tokens, the load's seconds are those of the load's counts."""
     tables = pico()
-    target = tables.pool.target_level
-    cost = LineCost(tables, context=0)
+    level = tables.pool.names.index(name)
+    cost = LineCost(tables, each=0, context=0)
     policy = Sees(
         make_policy("draft:3/target", tables.pool),
-        lambda seen: [(seen.load.batch[target], seen.load.new_tokens[target], seen.load.num_forwards[target]),
-                      seen.load.duration_s[target]],
+        lambda seen: [(seen.load.batch[level], seen.load.new_tokens[level], seen.load.num_forwards[level]),
+                      seen.load.duration_s[level]],
     )  # fmt: skip
     arrivals = [Arrival(f"q{index}", 40 * index * MICROSECOND, 30 + index, 30) for index in range(12)]
-    Run(arrivals, tables, lambda: policy, limits_of(tables, token_budget=16), cost=cost).go()
+    asked = limits_of(tables, max_num_seqs=max_num_seqs, token_budget=16)
+    Run(arrivals, tables, lambda: policy, asked, cost=cost).go()
     wider = 0
     for ((num_rows, new_tokens, num_forwards), duration_s), _ in policy.seen:
-        assert num_forwards == 1
-        told = cost.forward_s("target", num_rows=num_rows, new_tokens=new_tokens, context_tokens=0)
+        assert name == "draft" or num_forwards == 1
+        told = cost.forward_s(name, num_rows=num_rows * num_forwards, new_tokens=new_tokens, context_tokens=0)
         assert duration_s == pytest.approx(told, rel=1e-6)
         wider += new_tokens > 4 * num_rows
-    assert wider > 0, "chunks ran beside verifications"
+    assert wider > 0, "chunks ran beside verifications, and before drafts"
 
 
 def test_a_class_that_is_late_drafts_more_than_one_that_has_time():
