@@ -113,7 +113,9 @@ class RecommendationUnderLoad(Recommended):
 
     def _remarks(self) -> list[str]:
         chosen_on = counted(self.meta["requests_tuned_on"], "recorded request")
-        has_ends = any(one.over_plain is not None and one.over_plain.half_width for one in self.candidates)
+        intervals = [one.over_plain for one in self.candidates]
+        intervals += [one.highest.rate for one in self.candidates if one.highest is not None]
+        has_ends = any(interval is not None and interval.half_width for interval in intervals)
         said = [
             f"chosen on {chosen_on}, figures are of the other {self.meta['requests']:,}",
             "gain: mean time in the system of the target alone over the candidate's, at the same arrivals"
@@ -242,9 +244,10 @@ def missed(row: SeedRow, limits: Sequence[Limit]) -> str:
         if worst is None:
             found.append(f"no request has a {limit.name}")
         elif not limit.kept(worst):
-            times = worst / limit.bound
-            beyond = f"{times:.3g} times" if times >= 1.005 else "not below"  # 1 time the limit reads as kept
-            found.append(f"{limit.name} is {worst:.4g}, {beyond} the limit {limit.bound:g}")
+            times, shown = f"{worst / limit.bound:.3g} times", f"{worst:.4g}"
+            if times == "1 times":  # which reads as kept
+                times, shown = "not below" if limit.sign == "<" else "above", f"{worst:.6g}"
+            found.append(f"{limit.name} is {shown}, {times} the limit {limit.bound:g}")
     return "; ".join(found)
 
 

@@ -341,7 +341,10 @@ def pasted(
     unknown = is_head or drafter in (about.from_features, *about.unknown_kinds)
     if stated is None and unknown and any(schedule.values()):
         kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
-        return None, f"no input says what {drafter} is in an engine: give --weights, one of {kinds}"
+        told = f"no input says what {drafter} is in an engine"
+        if about.drafts_by:
+            told = f"the log says {about.drafts_by} of another engine"
+        return None, f"{told}: give --weights, one of {kinds}"
     # EAGLE's own code drafts trees, and its files do not say so.
     unsaid = about.source in ("spec-bench", "eagle-timed") and weights.startswith("eagle")
     if any(schedule.values()) and (unsaid or TREES.format(drafter) in about.remarks):

@@ -147,8 +147,7 @@ def _read(candidate: str) -> _Line:
     for text, was in read["inputs"].items():
         if text not in hashes:
             raise ArgumentError(
-                f"`candidate` {candidate} was made of {text}, which is not here: run it in the folder of the "
-                f"recommendation, got {Path.cwd()}"
+                f"`candidate` {candidate} was made of {text}, which is not to be found from {Path.cwd()}"
             )
         if hashes[text] != was:
             raise ArgumentError(

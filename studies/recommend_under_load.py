@@ -20,7 +20,7 @@ from ..policies.chain_text import BASELINE
 from ..reports.cost_range import gain, gain_range
 from ..reports.ledger import BARE, Standing
 from ..reports.limits import SHARE, Limit, service_limits
-from ..reports.rates import HighestRates, three_digits
+from ..reports.rates import Crossing, HighestRates, three_digits
 from ..reports.recommendation import Recommendation, replayed_candidates
 from ..reports.recommendation_under_load import (
     IN_SYSTEM,
@@ -259,7 +259,8 @@ def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
     found += sampled_of(question.recording, question.asked.sample)
     if by_batch is None:
         found.append(
-            "K by running requests is no candidate: the cluster has several devices or a cost of its own; give `cost`"
+            "K by running requests is no candidate: replicas differ in device, split or engine, or have a cost of "
+            "their own; give `cost`"
         )
     if not question.limits:
         found.append(
@@ -453,13 +454,18 @@ def _crossing(question: _Question, chosen: str | None, candidates: Sequence[Serv
     if not found.crossings:
         where = "every" if found.quickest == best else "no"
         return PaysUpTo(words=f"{best} pays at {where} rate looked at, {low} to {high} arrivals/s", rate=None)
-    last, ends = found.crossings[-1], ", which may be chance"
-    if last.low is not None and last.high is not None:
-        ends = f" ({three_digits(last.low)} to {three_digits(last.high)})" if last.high > last.low else ""
-    at = f"{three_digits(last.rate)} arrivals/s{ends}"
+    last, turns = found.crossings[-1], " and ".join(_turn(best, one) for one in found.crossings)
     if last.above == best:
-        return PaysUpTo(words=f"{best} pays up to {high} arrivals/s, the highest rate looked at, from {at}", rate=None)
-    return PaysUpTo(words=f"{best} stops paying at {at}", rate=last.rate)
+        return PaysUpTo(words=f"{best} {turns}, up to {high}, the highest rate looked at", rate=None)
+    return PaysUpTo(words=f"{best} {turns}", rate=last.rate)
+
+
+def _turn(best: str, crossing: Crossing) -> str:
+    """Whether it starts or stops paying there, at which rate, and how sure that is."""
+    ends = ", which may be chance"
+    if crossing.low is not None and crossing.high is not None:
+        ends = f" ({three_digits(crossing.low)} to {three_digits(crossing.high)})" * (crossing.high > crossing.low)
+    return f"{'starts' if crossing.above == best else 'stops'} paying at {three_digits(crossing.rate)} arrivals/s{ends}"
 
 
 def _setting(

@@ -21,7 +21,7 @@ from .setting import NamedPolicy, PolicyGiven, named_policy, opened_recording
 
 OF_A_RUN = ("rate", "device", "policy", "prefix_cache")
 _FACTOR = re.compile(r"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,2})?)x", re.ASCII)
-_SHIFT = re.compile(r"[+-](\d+(?:\.\d+)?|\.\d+)", re.ASCII)
+_SHIFT = re.compile(r"[+-](\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,2})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

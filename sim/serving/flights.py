@@ -378,14 +378,13 @@ class Flights:
 
     def _slide(self, at_ps: int) -> None:
         """Free blocks before windows, as the engine does, at the end of a cycle that rows have not taken in yet."""
-        levels, windowed = self._rounds.levels, self._memory.windowed
+        lacking, windowed = self._rounds.lacking, self._memory.windowed
+        places = [(place, level) for place, level in enumerate(self._rounds.levels) if level in windowed]
         for row in self._rows:
-            node = row.node
-            lacking = dict(zip(levels, self._rounds.lacking[node.shape.lack], strict=False))
-            for level in windowed:
-                if level in lacking:
-                    read = row.text + node.committed - max(lacking[level], 1)
-                    self._books.grew(level, -self._memory.give_up(row.request, level, read), at_ps)
+            text, lacks = row.text + row.node.committed, lacking[row.node.shape.lack]
+            for place, level in places:
+                if blocks := self._memory.give_up(row.request, level, text - max(lacks[place], 1)):
+                    self._books.grew(level, -blocks, at_ps)
 
     # -- the end of a flight
 

@@ -369,7 +369,7 @@ def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
     own = recommend(named, cost="h100", models=shapes, batches=[1])
     assert own.setting == given.setting
     other = recommend(named, cost="h100", models=shapes, batches=[1], paste_into="sglang")
-    assert "no input says what drafter is" in other.lines()[0]
+    assert "the log says eagle3=HEAD of another engine: give --weights" in other.lines()[0]
 
 
 @pytest.mark.parametrize("weights", [None, "model=DRAFT"])

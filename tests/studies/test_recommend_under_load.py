@@ -2,6 +2,7 @@
 
 import json
 from importlib import import_module
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_batch_candidate_runs_again(recording, cost, tmp_path):
         cost.write_text(cost_text)
     moved = cost.rename(cost.with_suffix(".moved"))
     try:
-        with pytest.raises(ArgumentError, match=r"was made of .*known\.json, which is not here: run it in the folder"):
+        with pytest.raises(ArgumentError, match=r"was made of .*known\.json, which is not to be found from"):
             compare_again(f"{path}#1")
     finally:
         moved.rename(cost)
@@ -116,17 +117,21 @@ def test_a_batch_candidate_runs_again(recording, cost, tmp_path):
         ("plain", None, None, "d pays at no rate looked at, 1 to 9 arrivals/s", None),
         ("d", ("d", "plain"), (3.0, 5.0), "d stops paying at 4 arrivals/s (3 to 5)", 4.0),
         ("d", ("d", "plain"), (3.0, None), "d stops paying at 4 arrivals/s, which may be chance", 4.0),
+        ("plain", ("plain", "d"), (4, 4), "d starts paying at 4 arrivals/s, up to 9, the highest rate looked at", None),
         (
             "plain",
-            ("plain", "d"),
+            ("plain", "d", "plain"),
             (4, 4),
-            "d pays up to 9 arrivals/s, the highest rate looked at, from 4 arrivals/s",
-            None,
+            "d starts paying at 4 arrivals/s and stops paying at 5 arrivals/s",
+            5.0,
         ),
     ],
 )
 def test_it_pays_where_the_order_says(quickest, order, ends, words, rate):
-    crossings = [Crossing(below=order[0], above=order[1], rate=4.0, low=ends[0], high=ends[1])] if order else []
+    crossings = [
+        Crossing(below=below, above=above, rate=rate, low=ends[0], high=ends[1])
+        for rate, (below, above) in enumerate(pairwise(order or ()), start=4)
+    ]
     rates = SimpleNamespace(looked_at=(1.0, 9.0), rows=[..., ...], quickest=quickest, crossings=crossings)
     question = SimpleNamespace(limits=["p99_ttft < 1"], highest=lambda policies: rates)
     assert _crossing(question, "d", ()) == PaysUpTo(words=words, rate=rate)
@@ -153,7 +158,9 @@ def test_what_nobody_keeps_says_by_how_much(recording, asked, monkeypatch):
 
 def test_a_limit_that_is_just_missed_is_not_told_as_kept():
     row = SimpleNamespace(by_seed=lambda figure: {0: 0.0 if figure == "rejected" else 0.2})
-    assert missed(row, [Limit(figure="ttft_s_p99", sign="<", bound=0.2)]) == "p99_ttft is 0.2, not below the limit 0.2"
+    for sign, bound, told in (("<", 0.2, "not below"), ("<=", 0.1999, "above")):
+        limit = Limit(figure="ttft_s_p99", sign=sign, bound=bound)
+        assert missed(row, [limit]) == f"p99_ttft is 0.2, {told} the limit {bound}"
 
 
 def test_policies_that_break_stand_in_the_ledger(tmp_path, asked):

@@ -339,14 +339,10 @@ _SPECULATION = re.compile(rb"""["']?speculative_config["']?\s*[:=]\s*(?:Speculat
 _DRAFT_PATH = re.compile(rb"""speculative_draft_model_path["']?\s*[:=]\s*(["'])([^"'\\]{1,200})\1""")
 _ALGORITHM = re.compile(rb"""speculative_algorithm["']?\s*[:=]\s*(["'])([A-Za-z_0-9]{1,40})\1""")
 _METHOD = re.compile(rb"""(?<!\w)["']?method["']?\s*[:=]\s*(["'])([A-Za-z_0-9]{1,40})\1""")  # within `_SPECULATION`
-# By their methods what drafts, as `studies.engine_settings` calls it; of others the log does not say enough.
+# By methods what drafts, as `studies.engine_settings` calls it; of prompt lookup more must be known than a name.
 _DRAFTS_BY = {
-    "eagle": "eagle={}",
-    "eagle3": "eagle3={}",
-    "draft_model": "model={}",
-    "standalone": "model={}",
-    "mtp": "mtp",
-    "nextn": "mtp",
+    **{name: name for name in ("eagle", "eagle3", "mtp", "suffix")},
+    **{"draft_model": "model", "standalone": "model", "nextn": "mtp"},
 }
 
 # Settings of vLLM and SGLang of how drafts are accepted, and the values that leave the target's own distribution.
@@ -432,7 +428,8 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
     try:
         drafters = ongoing.drafters.infos()
         options.refuse_idle(ongoing.findings.mattered)
-        own = _drafter_shape(files, drafters, options)
+        called = _called(files)
+        own = _drafter_shape(called, drafters, options)
         return RoundsMeta(
             name=options.name,
             source=source.name,
@@ -440,8 +437,8 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
             target=options.target,
             drafters=drafters,
             models=options.models if own is None else (*options.models, own),
-            served_model=served_model(files),
-            drafts_by=_drafts_by(files, drafters),
+            served_model=_served_model(called),
+            drafts_by=_drafts_by(called, drafters),
             software={} if (version := _engine_version(source, files)) is None else {"vllm": version},
             notes=(
                 *source.notes,
@@ -474,12 +471,6 @@ def _lossy(files: Sequence[Path], drafters: Sequence[DrafterInfo]) -> list[str]:
     return [*found, *([] if named is None else [f"the name {named}, of typical acceptance"])]
 
 
-def served_model(files: Sequence[Path]) -> str:
-    """The preset of the model named in the files' first lines; "" if there is none, or more than one."""
-    found = {model for name in _called(files).models if (model := model_called(name)) is not None}
-    return found.pop() if len(found) == 1 else ""
-
-
 class _Called(NamedTuple):
     """What the first lines of files name: models, models that draft, and methods of drafting."""
 
@@ -506,15 +497,25 @@ def _called(files: Sequence[Path]) -> _Called:
     return found
 
 
-def _drafts_by(files: Sequence[Path], drafters: Sequence[DrafterInfo]) -> str:
+def _served_model(called: _Called) -> str:
+    """The preset of the model that is named; "" if there is none, or more than one."""
+    found = {model for name in called.models if (model := model_called(name)) is not None}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _drafts_by(called: _Called, drafters: Sequence[DrafterInfo]) -> str:
     """What the only drafter is by the engine's arguments; "" if they do not say, or name several."""
-    called = _called(files)
-    methods = {name.lower() for name in called.methods}
-    form = _DRAFTS_BY.get(methods.pop(), "") if len(methods) == len(drafters) == 1 else ""
-    if "{}" not in form:
-        return form
-    path = called.drafters.pop() if len(called.drafters) == 1 else ""
-    return form.format(path) if path.isprintable() and path else ""
+    # As vLLM reads deepseek_mtp and others; SGLang's FROZEN_KV_MTP is something else.
+    methods = (re.sub("[a-z0-9_]+_mtp", "mtp", name).lower() for name in called.methods)
+    kinds = {_DRAFTS_BY.get(name, "") for name in methods}
+    if len(kinds) != 1 or len(drafters) != 1:
+        return ""
+    (kind,) = kinds
+    paths = called.drafters - called.models if kind == "mtp" else called.drafters
+    if kind == "suffix" or (kind == "mtp" and not paths):
+        return kind
+    path = next(iter(paths)) if len(paths) == 1 else ""
+    return f"{kind}={path}" if kind and path.strip() and path.isprintable() and "\ufffd" not in path else ""
 
 
 def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
@@ -526,9 +527,8 @@ def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
     return found.pop().decode() if len(found) == 1 else None
 
 
-def _drafter_shape(files: Sequence[Path], drafters: Sequence[DrafterInfo], options: ImportOptions) -> ModelInfo | None:
+def _drafter_shape(called: _Called, drafters: Sequence[DrafterInfo], options: ImportOptions) -> ModelInfo | None:
     """The shape of the only drafter, where the files name its model and no option another; None: unknown."""
-    called = _called(files).drafters
-    if len(drafters) != 1 or len(called) != 1 or drafters[0].name in {shape.name for shape in options.models}:
+    if len(drafters) != 1 or len(called.drafters) != 1 or drafters[0].name in {shape.name for shape in options.models}:
         return None
-    return shape_called(called.pop(), drafters[0].name, served_model(files) or None)
+    return shape_called(next(iter(called.drafters)), drafters[0].name, _served_model(called) or None)

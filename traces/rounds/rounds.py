@@ -75,9 +75,8 @@ class RoundsMeta(Record):
     drafters: tuple[DrafterInfo, ...]  # in level order, smallest first
     models: tuple[ModelInfo, ...] = ()  # shapes for cost models, by name; may leave members out
     served_model: str = ""  # preset of the target by the log (`traces.shapes.presets`), "" if none
-    drafts_by: str = (
-        ""  # what drafted by the log, as `paceline settings --drafter` takes it (eagle3=PATH), "" if unknown
-    )
+    # What drafted by the log, as `paceline settings --drafter` takes it; "" if unknown.
+    drafts_by: str = Field(default="", pattern=r"^(?:|mtp|suffix|(?:eagle|eagle3|model|mtp)=\S.*)$")
     # The rule of prompt lookup, where the ids of all texts are known and no drafter has its name.
     ngram: NgramInfo = LOOKUP
     notes: tuple[str, ...] = ()  # what is exact and what is unknown, in words

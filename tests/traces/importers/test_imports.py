@@ -157,6 +157,10 @@ def test_first_lines_of_vllm_name_models_and_version(tmp_path):
     [
         ("{'method': 'draft_model', 'model': 'a/b'}", "model=a/b"),
         ("{'method': 'mtp', 'num_speculative_tokens': 2}", "mtp"),
+        ("{'method': 'mtp', 'model': 'm'}", "mtp"),
+        ("{'method': 'mtp', 'model': 'a/b'}", "mtp=a/b"),
+        ("{'method': 'deepseek_mtp'}, 'speculative_config': {'method': 'mtp', 'model': 'm'}", "mtp"),
+        ("{'method': 'suffix'}", "suffix"),
         ("{'method': 'medusa', 'model': 'a/b'}", ""),
         ("{'model': 'a/b'}", ""),
         ("{'method': 'eagle', 'model': 'a/b'}, 'speculative_config': {'method': 'eagle', 'model': 'a/c'}", ""),
@@ -369,7 +373,7 @@ def test_a_rule_of_the_whole_recording_names_the_value(tmp_path, monkeypatch):
         ValueError, match=r"^recording: names of drafters and target must be unique, got .'target', 'ta"
     ):
         read_recording("frontier", [path], ImportOptions(names={path.name: "target"}))
-    monkeypatch.setattr("paceline.traces.importers.formats.served_model", lambda _: 5)
+    monkeypatch.setattr("paceline.traces.importers.formats._served_model", lambda _: 5)
     with pytest.raises(ValueError, match=r"^served_model: Input should be a valid string, got 5$"):
         read_recording("frontier", [path])
 
