@@ -316,7 +316,7 @@ class Replica:
         """Free blocks before the windows of requests after each step of the target.
 
         vLLM does so as the next step is planned, for a request just before it takes its own blocks. An earlier request
-        of that step cannot have them yet: of 969 preemptions of tight runs, 6 are missing.
+        of that step cannot have them yet, so that in tight memory vLLM preempts a little more often.
         """
         if self._memory.windowed:
             for request in rows:
