@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Outline
+from numpy.typing import NDArray
 
 from .panels import AnyPanel, HeatMap, Panel, Ranking, Series, Spans
 
@@ -234,8 +235,8 @@ def _points(panel: AnyPanel) -> Iterator[tuple[float, float, str]]:
             for at in thinned:
                 x, y = series.x[at], series.y[at]
                 where = panel.categories[int(x)] if panel.categories else f"{x:.4g} {panel.x_label}"
-                half = f" ± {series.error[at]:.3g}" if series.error is not None else ""
-                yield x + shift, y, f"{series.name}: {y:.4g}{half} {panel.y_label} at {where}"
+                sure = "" if series.ends is None else " ({:.4g} to {:.4g})".format(*series.ends[at])
+                yield x + shift, y, f"{series.name}: {y:.4g}{sure} {panel.y_label} at {where}"
 
 
 def _span(axes: Axes, panel: Spans) -> list[PathPatch]:
@@ -356,7 +357,7 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
             marks[series.name] = axes.errorbar(
                 series.x,
                 series.y,
-                yerr=series.error,
+                yerr=_bar_lengths(series),
                 color=look["color"],
                 marker="" if bare else look["marker"],
                 linestyle=stroke,
@@ -380,6 +381,11 @@ def _name_categories(axes: Axes, names: tuple[str, ...], *, wide: bool) -> None:
             label.set_rotation_mode("anchor")
 
 
+def _bar_lengths(series: Series) -> NDArray[np.float64] | None:
+    """`[2, P]` lengths of error bars below and above the points."""
+    return None if series.ends is None else np.abs(np.array(series.ends).T - series.y)
+
+
 def _bars(axes: Axes, panel: Panel, series: Series, place: int, look: dict[str, str]) -> object:
     width = BARS_SHARE / len(panel.series)
     shift = (place - (len(panel.series) - 1) / 2) * width
@@ -387,7 +393,7 @@ def _bars(axes: Axes, panel: Panel, series: Series, place: int, look: dict[str, 
         [x + shift for x in series.x],
         series.y,
         width,
-        yerr=series.error,
+        yerr=_bar_lengths(series),
         color=look["color"],
         hatch=look["hatch"],
         edgecolor="white",

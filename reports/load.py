@@ -337,7 +337,7 @@ class LoadComparison(Pictured):
         by_rate = {one.rate: {row.about.policy: row for row in one.rows} for one in self.rates}
         speed = {
             policy: {
-                rate: _sooner(rows[first], rows[policy])
+                rate: gain(rows[policy], rows[first])
                 for rate, rows in by_rate.items()
                 if policy in rows and first in rows
             }
@@ -499,44 +499,39 @@ def _signed(interval: Interval | None, style: Callable[[float], str]) -> str:
     return f"{sign}{style(abs(interval.mean))}{width}"
 
 
-def _sooner(first: SeedRow, row: SeedRow) -> tuple[float, float] | None:
-    """The gain over another policy, as the table has it over the target alone; mean and half of its interval."""
-    found = gain(row, first)
-    return None if found is None else (found.mean, found.half_width)
-
-
-def _scaled(row: SeedRow, figure: str, scale: float) -> tuple[float, float] | None:
-    """Mean of a figure and half of its interval over seeds, times `scale`; None where a run does not have it."""
+def _scaled(row: SeedRow, figure: str, scale: float) -> Interval | None:
+    """A figure over seeds, times `scale`; None where a run does not have it."""
     mean, interval = row.mean(figure), row.interval(figure)
-    return None if mean is None else (scale * mean, 0.0 if interval is None else scale * interval.half_width)
+    if mean is None:
+        return None
+    low, high = (mean, mean) if interval is None else interval.bounds
+    return Interval(mean=scale * mean, low=scale * low, high=scale * high)
 
 
 def _against_rate(
-    title: str, unit: str, values: Mapping[str, Mapping[float | None, tuple[float, float] | None]]
+    title: str, unit: str, values: Mapping[str, Mapping[float | None, Interval | None]]
 ) -> AnyPanel | None:
     """A line for each policy over the rates, or a ranking if there is one rate; None without figures."""
     every = {
-        policy: [(rate, *found) for rate, found in of_rate.items() if found is not None]
+        policy: [(rate, found) for rate, found in of_rate.items() if found is not None]
         for policy, of_rate in values.items()
     }
     known = {policy: found for policy, found in every.items() if found}
     if not known:
         return None
-    sure = any(half for found in known.values() for _, _, half in found)
-    rates = [rate for found in known.values() for rate, _, _ in found if rate]
+    sure = any(each.half_width for found in known.values() for _, each in found)
+    rates = [rate for found in known.values() for rate, _ in found if rate]
     if len(set(rates)) < 2:
-        figures = {
-            policy: (mean, (mean - half, mean + half) if sure else None) for policy, ((_, mean, half),) in known.items()
-        }
+        figures = {policy: (each.mean, each.bounds if sure else None) for policy, ((_, each),) in known.items()}
         shown_as: dict[str, Any] = {"reference": 1.0, "unit": "x"} if unit == SPEED_UP else {"style": ",.1f"}
         named = title if unit == SPEED_UP else f"{title}, {unit}"
         return ranking(named, figures, bars="bars: 95% interval over seeds", **shown_as)
     series = tuple(
         Series(
             name=policy,
-            x=tuple(float(rate or 0.0) for rate, _, _ in found),
-            y=tuple(mean for _, mean, _ in found),
-            error=tuple(half for _, _, half in found) if sure else None,
+            x=tuple(float(rate or 0.0) for rate, _ in found),
+            y=tuple(each.mean for _, each in found),
+            ends=tuple(each.bounds for _, each in found) if sure else None,
         )
         for policy, found in known.items()
     )

@@ -302,7 +302,8 @@ def figures_of(panel: AnyPanel) -> Grid:
             {
                 "series": series.name,
                 x_label: panel.categories[int(series.x[at])] if panel.categories else f"{series.x[at]:.5g}",
-                y_label: f"{series.y[at]:.5g}" + (f" ± {series.error[at]:.3g}" if series.error else ""),
+                y_label: f"{series.y[at]:.5g}"
+                + (" ({:.5g} to {:.5g})".format(*series.ends[at]) if series.ends else ""),
             }
             for series in panel.series
             for at in range(0, len(series.x), every)

@@ -37,13 +37,13 @@ class Series:
     name: str  # in the legend; equal names have equal colours in all panels
     x: tuple[float, ...]  # `[P]`; in panels with categories their index from 0
     y: tuple[float, ...]  # `[P]`
-    error: tuple[float, ...] | None = None  # `[P]`, half the width of an error bar, >= 0; None: none are drawn
+    ends: tuple[tuple[float, float], ...] | None = None  # `[P]` of error bars, the lower one first; None: no bars
 
     def __post_init__(self) -> None:
-        parts = [self.x, self.y] if self.error is None else [self.x, self.y, self.error]
-        if len({len(part) for part in parts}) > 1:
-            raise ValueError(f"series {self.name!r}: x, y and error must be as long, got {[len(p) for p in parts]}")
-        _check_finite(f"series {self.name!r}", [value for part in parts for value in part])
+        sizes = [len(part) for part in (self.x, self.y, self.ends) if part is not None]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"series {self.name!r}: x, y and ends must be as long, got {sizes}")
+        _check_finite(f"series {self.name!r}", [*self.x, *self.y, *chain.from_iterable(self.ends or ())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,13 +495,13 @@ class SweptFigures:
         (batch,) = self.batches
         points = sorted((windows[member], self.figure(name, batch)) for name, windows in chains.items())
         known = [(window, *found) for window, found in points if found is not None]
-        halves = [interval.half_width for _, _, interval in known if interval is not None]
-        sure = len(halves) == len(known)
+        ends = [interval.bounds for _, _, interval in known if interval is not None]
+        sure = len(ends) == len(known)
         series = Series(
             name=shape,
             x=tuple(float(window) for window, _, _ in known),
             y=tuple(value for _, value, _ in known),
-            error=tuple(halves) if sure else None,
+            ends=tuple(ends) if sure else None,
         )
         x_label = f"window of {member}, tokens" + f" ({self.bars})" * sure
         return Panel(title=shape, x_label=x_label, y_label=self.unit, series=(series,))
@@ -543,7 +543,7 @@ def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:
         ),
     )
     errors = Panel(
-        title="Error of total seconds: median over tags, half their range as bars",
+        title="Error of total seconds: median over tags, their range as bars",
         x_label="",
         y_label="simulated over measured - 1, %",
         kind="bar",
@@ -554,12 +554,12 @@ def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:
 
 
 def _errors(name: str, cells: Sequence[Cell], policies: Sequence[str]) -> Series:
-    """Errors by batch: the median over tags, and half of their range."""
+    """Errors by batch: the median over tags, and their range."""
     of_policy = [[100 * cell.error for cell in cells if cell.policy == policy] for policy in policies]
     known = [(place, errors) for place, errors in enumerate(of_policy) if errors]
     return Series(
         name=name,
         x=tuple(float(place) for place, _ in known),
         y=tuple(median(errors) for _, errors in known),
-        error=tuple((max(errors) - min(errors)) / 2 for _, errors in known),
+        ends=tuple((min(errors), max(errors)) for _, errors in known),
     )

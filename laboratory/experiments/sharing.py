@@ -587,7 +587,7 @@ def _panel(
             name=name,
             x=tuple(map(float, range(len(names)))),
             y=tuple(one.mean for one in intervals),
-            error=tuple(one.half_width for one in intervals),
+            ends=tuple(one.bounds for one in intervals),
         )
         for name, intervals in lines.items()
     )

@@ -53,7 +53,7 @@ def test_errors_are_medians_over_tags_of_the_policies_that_ran():
     assert errors.categories == ("plain", "draft:4/target")
     one, four = errors.series
     assert one.y == pytest.approx((10.0, 20.0))
-    assert one.error == pytest.approx((20.0, 0.0))
+    assert one.ends == (pytest.approx((-10.0, 30.0)), pytest.approx((20.0, 20.0)))
     assert (four.x, four.y) == ((0.0,), pytest.approx((-50.0,)))
 
 
@@ -73,12 +73,12 @@ def test_each_series_has_a_value_for_every_category():
     panel = by_category("title", "s", [2, "b"], {"one": [1.0, 2.0]}, kind="scatter")
     assert panel.categories == ("2", "b")
     assert panel.series[0].x == (0.0, 1.0)
-    with pytest.raises(ValueError, match="x, y and error must be as long"):
+    with pytest.raises(ValueError, match="x, y and ends must be as long"):
         by_category("title", "s", ["a", "b"], {"one": [1.0]})
 
 
 def panels():
-    points = Series(name="one", x=(0.0, 1.0), y=(1.0, 3.0), error=(0.5, 0.5))
+    points = Series(name="one", x=(0.0, 1.0), y=(1.0, 3.0), ends=((0.5, 1.5), (2.5, 3.5)))
     bars = Series(name="two", x=(0.0, 1.0), y=(2.0, 4.0))
     both = {"x_label": "x", "y_label": "y"}
     return (
@@ -104,7 +104,7 @@ def panel(**changes):
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: Series(name="s", x=(1.0,), y=()), "series 's': x, y and error must be as long, got [1, 0]"),
+        (lambda: Series(name="s", x=(1.0,), y=()), "series 's': x, y and ends must be as long, got [1, 0]"),
         (lambda: Series(name="s", x=(1.0,), y=(float("nan"),)), "series 's': numbers must be finite, got nan"),
         (lambda: panel(series=()), "panel 'p': series must hold at least one point, got none"),
         (lambda: panel(kind="bar"), "panel 'p': bars must have categories, got none"),

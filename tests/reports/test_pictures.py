@@ -121,7 +121,7 @@ def test_windows_at_one_batch_are_a_line_with_intervals(recording):
     (panel,) = paceline.sweep(recording, ["draft:1..3/target"]).panels()
     assert isinstance(panel, Panel)
     assert panel.series[0].x == (1.0, 2.0, 3.0)
-    assert all(half > 0 for half in panel.series[0].error)
+    assert all(low < y < high for y, (low, high) in zip(panel.series[0].y, panel.series[0].ends, strict=True))
 
 
 def test_chains_that_are_no_grid_are_ranked(recording):
@@ -153,7 +153,11 @@ def test_rates_are_lines_with_intervals_over_seeds(folder):
     assert speed.log_x
     rows = [one.rows[1] for one in found.rates]
     assert in_system.series[1].y == pytest.approx([1e3 * row.mean("in_system_s") for row in rows])
-    assert in_system.series[1].error == pytest.approx([1e3 * row.interval("in_system_s").half_width for row in rows])
+    assert in_system.series[1].ends == tuple(
+        pytest.approx([1e3 * end for end in row.interval("in_system_s").bounds]) for row in rows
+    )
+    # A gain is a geometric mean, which is not midway between the ends of its interval, in the picture as in the table.
+    assert speed.series[1].ends == tuple(one.gain(one.rows[1]).bounds for one in found.rates)
     assert throughput.y_label == "output tokens/s"
     assert "95% interval over seeds" in found.headline()
     # Where an interrupt left a policy out, none is the best.
