@@ -19,7 +19,7 @@ from ..base.terminal import Progress
 from ..reports.comparison import Sweep
 from ..reports.ledger import LedgerLine, RecommendationLedger
 from ..reports.recommendation import AtBatch, DraftLength, Recommendation, replayed_candidates
-from ..sim.cost.engines import BARE, DEFAULT_ENGINE
+from ..sim.cost.engines import DEFAULT_ENGINE
 from ..traces.recording import Recording
 from ..traces.rounds.rounds import TREES
 from ..traces.shapes import head_called
@@ -260,8 +260,8 @@ def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | 
     Raises ArgumentError for a bad version.
     """
     source = setting.recording.about.source or ""
-    named = (asked.paste_into, setting.engine, source.partition("-")[0], DEFAULT_ENGINE)
-    engine = next(name for name in named if name is not None and name != BARE and name in ENGINES)
+    named = (asked.paste_into or "", *((of or "").partition("-")[0] for of in (setting.engine, source)), DEFAULT_ENGINE)
+    engine = next(name for name in named if name in ENGINES)
     version = asked.engine_version or setting.recording.about.software.get(engine)
     if version is not None:
         sets_schedules(engine, version)

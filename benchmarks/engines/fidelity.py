@@ -87,7 +87,7 @@ def batches_table(found: Iterable[Predicted]) -> list[str]:
     for one in found:
         row = one.row
         if row.drafter is not None:
-            sources[row.source, row.engine, row.target.name, row.drafter.name, f"{row.drafted}"].append(one)
+            sources[row.source, *row.group[1:3], row.drafter.name, f"{row.drafted}"].append(one)
     rows = []
     for names, several in sources.items():
         if len({one.row.num_rows for one in several}) < 3:
@@ -131,7 +131,7 @@ def lengths(found: Iterable[Predicted]) -> list[Group]:
     for one in found:
         if one.row.drafted and one.row.wide == 1:
             row = one.row
-            setting = row.engine, row.target.name, row.device, row.note.partition(",")[0], str(row.num_rows)
+            setting = *row.group[1:], row.note.partition(",")[0], str(row.num_rows)
             by_setting[setting].append(one)
     rows = []
     for setting, several in by_setting.items():

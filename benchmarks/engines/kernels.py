@@ -1,7 +1,7 @@
 """Errors of measured kernels against measured rows, beside published peaks and the terms of engines.
 
 The tables lack a layer's time for small kernels and for the gaps between all kernels, and the host's time for a round.
-Both are fitted to dense models, three numbers per engine. Predictions of a fit are judged on models that it has not
+Both are fitted to dense models, four numbers per engine. Predictions of a fit are judged on models that it has not
 seen. Prompts between the tokens of plain rows take a verification's seconds from kernels.toml: run it twice.
 
 python -m benchmarks.engines.kernels ROWS TABLES [--write]
@@ -29,22 +29,22 @@ from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
 from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
-from .fit import CLOSE, left_out, sure_lines, weights
+from .fit import CLOSE, OLDER, left_out, sure_lines, weights
 from .rows import DEVICES, OTHERS, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
-# Share of the time of a row of the target's forward that choosing a drafted token takes, from rounds of eight rows.
-CHOICE = 0.5
 BEGIN, END = "<!-- made by benchmarks/engines/kernels.py -->", "<!-- end of kernels -->"
+ENGINES = [engine for engine in engines() if engine not in OLDER]  # tables are of today's
 FOLDERS = {device: name for name, device in DEVICES.items() if name.endswith("_sxm")}
 _DENSE = [replace(shape, mixture=None) for shape in presets().values() if shape.mixture is not None]  # for heads
 
 
 class Beside(NamedTuple):
-    """Seconds of an engine outside kernels: for a layer, a draft's forward, and a verification."""
+    """Seconds of an engine outside kernels: for a layer, a draft's forward and each row of it, and a verification."""
 
     layer_s: float
     draft_step_s: float
+    draft_row_s: float
     wide_s: float
 
 
@@ -59,11 +59,10 @@ class Kernels(NamedTuple):
         """The row as predicted with fitted seconds."""
         row, target = self.row, self.row.target
         layers = target.layers + (0 if row.drafter is None else row.drafted * row.drafter.layers)
-        rounds_s = 0.0 if row.drafter is None else row.drafted * beside.draft_step_s + beside.wide_s
-        terms = beside_kernels(row.engine, row.device).terms
-        rows_s = row.drafted * row.num_rows * terms.draft_row_s  # in `seconds` already
+        draft_s = row.drafted * (beside.draft_step_s + row.num_rows * beside.draft_row_s)
+        rounds_s = 0.0 if row.drafter is None else draft_s + beside.wide_s
         seconds = self.seconds + beside.layer_s * layers
-        return Predicted(row, seconds + rounds_s, self.plain_s + beside.layer_s * target.layers, seconds - rows_s)
+        return Predicted(row, seconds + rounds_s, self.plain_s + beside.layer_s * target.layers, seconds)
 
 
 def parts(model: ModelInfo) -> ModelParts | None:
@@ -93,6 +92,8 @@ class Costs:
         """The seconds of rows that kernels cover; counts in `refused` why others were rejected."""
         for row in rows:
             try:
+                if row.device not in FOLDERS:
+                    raise ArgumentError(f"no tables of {row.device}")
                 cost = self.of(row)
                 seconds, plain_s = predicted_s(row, cost), plain_step_s(row, cost)
             except (ArgumentError, CostRangeError) as error:
@@ -100,7 +101,9 @@ class Costs:
                 refused[why] = refused.get(why, 0) + 1
                 continue
             beside = beside_kernels(row.engine, row.device)
-            charged = Kernels(row, 0.0, 0.0).at(Beside(beside.layer_s, beside.terms.draft_step_s, beside.terms.wide_s))
+            terms = beside.terms
+            known = Beside(beside.layer_s, terms.draft_step_s, terms.draft_row_s, terms.wide_s)
+            charged = Kernels(row, 0.0, 0.0).at(known)
             yield Kernels(row, seconds - charged.seconds, plain_s - charged.plain_s)
 
 
@@ -112,18 +115,18 @@ def fit(found: Sequence[Kernels]) -> dict[str, Beside]:
     dense = [one for one in found if one.row.target.experts is None and one.row.wide == 1]
     layers: dict[str, float] = {}
     rounds: dict[str, tuple[float, ...]] = {}
-    for engine in engines():
+    for engine in ENGINES:
         plain = [one for one in dense if one.row.engine == engine and not one.row.drafted]
         if plain:
-            (layers[engine],) = _fitted(plain, lambda value: Beside(value[0], 0.0, 0.0), [2e-5])
+            (layers[engine],) = _fitted(plain, lambda value: Beside(value[0], 0.0, 0.0, 0.0), [2e-5])
     every = float(np.mean([*layers.values()]))
-    for engine in engines():
+    for engine in ENGINES:
         chains = [one for one in dense if one.row.engine == engine and one.row.drafted]
         if chains:
             known = layers.get(engine, every)
-            rounds[engine] = _fitted(chains, lambda value, known=known: Beside(known, *value), [1e-4, 5e-4])  # type: ignore[misc]
+            rounds[engine] = _fitted(chains, lambda value, known=known: Beside(known, *value), [1e-4, 1e-5, 5e-4])  # type: ignore[misc]
     mean = tuple(np.mean([*rounds.values()], axis=0).tolist())
-    return {engine: Beside(layers.get(engine, every), *rounds.get(engine, mean)) for engine in engines()}
+    return {engine: Beside(layers.get(engine, every), *rounds.get(engine, mean)) for engine in ENGINES}
 
 
 def _fitted(
@@ -187,8 +190,7 @@ def written(beside: dict[str, Beside], sure: Sequence[str]) -> str:
     """The figures for the package, after its head."""
     lines = [TABLE.read_text(encoding="utf-8").partition("[engines")[0].rstrip(), ""]
     for engine, fitted in beside.items():
-        figures = fitted._asdict() | {"draft_row_s": CHOICE * next(iter(engines()[engine].values())).row_s}
-        lines += [f"[engines.{engine}]", *(f"{name} = {value:.3g}" for name, value in figures.items()), ""]
+        lines += [f"[engines.{engine}]", *(f"{name} = {value:.3g}" for name, value in fitted._asdict().items()), ""]
     return "\n".join([*lines[:-1], *sure, ""])
 
 

@@ -169,10 +169,9 @@ def predicted(rows: Iterable[Row], terms: Callable[[Row], EngineTerms | None]) -
 
 
 def rows_in(folder: Path) -> list[Row]:
-    """All rows of the folder with known shapes of models, devices on the sheet, and enough memory."""
-    return marked(
-        [*_plain_rows(folder / "silicon_fit.csv.gz"), *_specforge(folder / "specforge_fit.csv.gz"), *_typed(folder)]
-    )
+    """All rows to fit: typed ones, and those of the folder with known shapes and devices, and enough memory."""
+    others = (*_specforge(folder / "specforge_fit.csv.gz"), *_of_one_thread(folder / "other_rows.csv"))
+    return marked([*_plain_rows(folder / "silicon_fit.csv.gz"), *others, *_typed(kept=False)])
 
 
 def marked(rows: Sequence[Row]) -> list[Row]:
@@ -208,34 +207,52 @@ def _to_do(row: Row) -> tuple[float, ...]:
 
 
 def kept_rows() -> list[Row]:
-    """Rows of speculation copied by hand from public sources, to which no term was fitted.
+    """Rows copied by hand from public sources, to which no term was fitted."""
+    return list(_typed(kept=True))
 
-    If a source has gains only, tokens per second are relative to those of the target alone.
+
+def _typed(*, kept: bool) -> Iterator[Row]:
+    """Rows of typed.csv, to judge by (`kept`) or to fit.
+
+    A source that names its texts states seconds: it has a plain row for each. Of others only gains count: their tokens
+    per second hold prompts, or are relative to those of the target alone.
     """
-    found = []
-    for row in _read(Path(__file__).with_name("kept.csv")):
-        shape, num_rows, accepted = presets()[row["target"]], int(row["num_rows"]), float(row["accept_length"])
-        found.append(
-            Row(
-                engine=row["engine"],
-                version="",
-                device=row["device"],
-                num_devices=int(row["num_devices"]),
-                target=shape.info(row["target"]),
-                drafter=_head(row["drafter"], row["target"]),
-                num_rows=num_rows,
-                held=HELD,
-                drafted=int(row["steps"]),
-                judged=int(row["judged"]),
-                wide=int(row["topk"]),
-                plain_s=num_rows / float(row["plain_tokens_per_s"]),
-                accepted=accepted,
-                seconds=num_rows * accepted / float(row["tokens_per_s"]),
-                source=ONE_BENCHMARK.get(row["source"], row["source"]),
-                note=f"{row['drafter']}, {num_rows} rows, {row['steps']} steps, top-{row['topk']}",
-            )
+    told = set()
+    for row in _read(Path(__file__).with_name("typed.csv")):
+        if (row["kept"] == "yes") != kept:
+            continue
+        num_rows, accepted, preset = int(row["num_rows"]), float(row["accept_length"]), row["target"].partition("@")[0]
+        (target,) = given_shapes([f"{preset}={row['target']}"], preset)
+        plain_s, tokens_s = (
+            float(row[f"{of}tpot_ms"] or 1e3 * num_rows / float(row[f"{of}tokens_per_s"])) / 1e3
+            for of in ("plain_", "")
         )
-    return found
+        of_text = f"{row['text']}, " if row["text"] else ""
+        same = {
+            "engine": _engine(row["engine"], row["version"]), "version": row["version"], "device": row["device"],
+            "num_devices": int(row["num_devices"]), "target": target, "num_rows": num_rows,
+            "held": float(row["held"] or HELD), "source": ONE_BENCHMARK.get(row["source"], row["source"]),
+        }  # fmt: skip
+        key = row["source"], row["version"], row["device"], row["target"], row["text"], row["num_rows"]
+        if of_text and key not in told:
+            told.add(key)
+            yield Row(**same, seconds=plain_s, note=f"{of_text}{num_rows} rows")
+        yield Row(
+            **same,
+            drafter=_head(row["drafter"], preset),
+            drafted=int(row["steps"]),
+            judged=int(row["judged"]),
+            wide=int(row["topk"]),
+            plain_s=plain_s,
+            accepted=accepted,
+            seconds=tokens_s * accepted,
+            note=f"{of_text or row['drafter'] + ', '}{num_rows} rows, {row['steps']} steps, top-{row['topk']}",
+        )
+
+
+def _engine(name: str, version: str) -> str:
+    """The engine's name in the table: first releases of vLLM's V1 took far longer for a round."""
+    return f"{name}-{version}" if (name, version) == ("vllm", "0.9") else name
 
 
 def _head(kind: str, preset: str) -> ModelInfo:
@@ -321,15 +338,15 @@ def _specforge(path: Path) -> Iterator[Row]:
         )
 
 
-def _typed(folder: Path) -> Iterator[Row]:
+def _of_one_thread(path: Path) -> Iterator[Row]:
     """Rows of published figures, copied by hand: rounds of vLLM on one H100."""
     told = set()
-    for row in _read(folder / "other_rows.csv"):
+    for row in _read(path):
         if row["engine"] != "vllm" or row["device"] not in DEVICES or not row["tpot_ms"] or not row["K"]:
             continue
         shape, length = presets()["llama-3.1-8b"], int(row["K"])
         same = {
-            "engine": "vllm", "version": "0.9", "device": DEVICES[row["device"]], "num_devices": 1,
+            "engine": _engine("vllm", "0.9"), "version": "0.9", "device": DEVICES[row["device"]], "num_devices": 1,
             "target": shape.info(row["target"]), "num_rows": int(row["batch"]), "held": HELD, "source": row["source"],
         }  # fmt: skip
         plain_s = float(row["plain_tpot_ms"]) / 1e3

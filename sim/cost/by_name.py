@@ -19,10 +19,10 @@ from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import ContextLine, CostModel, CostRangeError, DraftTerms
 from .devices import OWN_DEVICE, NamedDevice, device_named
-from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, engines, with_shares
+from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, with_shares
 from .files import FileCost, TableCost, read_cost_file
 from .kernel_tables import KERNELS, KernelTables
-from .kernels import KernelCost
+from .kernels import KernelCost, engines_of_kernels
 from .measured import HERE, TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
 from .what_if import MappedBy, MappedCost, ScaledCost, scaled
@@ -157,7 +157,8 @@ def _unscaled(
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
         remarks = _as_replicas(name, named, tensor_parallel, engine)
-        terms, device = engine_terms(engine, named.like, source=recording.about.source), named.device
+        about, device = recording.about, named.device
+        terms = engine_terms(engine, named.like, source=about.source, software=about.software)
         remarks += (*lower_bound(device.name, engine, terms), *_unused(name, device, recording, tensor_parallel))
         if efficiency and terms is not None:
             terms = with_shares(terms, efficiency)
@@ -439,19 +440,20 @@ def _kernels(
 ) -> KernelCost:
     """The kernels of a folder, by default of the engine of an imported log, else vLLM's."""
     logged = (recording.about.source or "").partition("-")[0]
-    named = engine or (logged if logged in engines() else DEFAULT_ENGINE)
-    if named not in engines():
-        raise ArgumentError(f"`engine` must be {' or '.join(engines())} with `cost` {KERNELS}DIR, got {named!r}")
+    known = engines_of_kernels()
+    named = engine or (logged if logged in known else DEFAULT_ENGINE)
+    if named not in known:
+        raise ArgumentError(f"`engine` must be {' or '.join(known)} with `cost` {KERNELS}DIR, got {named!r}")
     tables = KernelTables(Path(name.removeprefix(KERNELS)), named, extrapolate=extrapolate)
-    known = _shapes(name, recording, None)
-    parts = {model.name: parts_of(model, recording.decoders) for model in known.models}
+    shapes = _shapes(name, recording, None)
+    parts = {model.name: parts_of(model, recording.decoders) for model in shapes.models}
     return KernelCost(
         tables,
-        known.models,
+        shapes.models,
         {model: found for model, found in parts.items() if found is not None},
         tensor_parallel=tensor_parallel,
-        remarks=known.remarks,
-        free=known.free,
+        remarks=shapes.remarks,
+        free=shapes.free,
     )
 
 

@@ -17,6 +17,7 @@ from ...traces.meta import ModelInfo
 BARE = "bare"  # without an engine: the roofline of published peaks
 DEFAULT_ENGINE = "vllm"
 PAGE = "docs/fidelity.md"
+NO_SOFTWARE: Mapping[str, str] = {}
 OFTEN = 0.1  # share of measured gains with the wrong sign above which a remark says so
 
 
@@ -70,6 +71,7 @@ class EngineTerms:
     arithmetic: float  # share of the peak of 16 and 32 bit units, in (0, 1]
     narrow: float  # of the peak of fp8, fp4 and int8 units, in (0, 1]
     link: float  # of the link's bandwidth, in (0, 1]
+    step_s: float  # per forward of the target: the host's, between two of them
     width_s: float  # per layer of any member and unit of its hidden size, in place of the device's launches
     reduce_s: float  # per all-reduce and doubling of the devices, in place of the device's latency
     expert_layer_s: float  # per layer of experts, in addition
@@ -115,6 +117,7 @@ class EngineTerms:
             arithmetic=self.arithmetic / factor,
             narrow=self.narrow / factor,
             link=self.link / factor,
+            step_s=self.step_s * factor,
             width_s=self.width_s * factor,
             reduce_s=self.reduce_s * factor,
             expert_layer_s=self.expert_layer_s * factor,
@@ -185,26 +188,26 @@ def for_class(sure: Mapping[str, Sure], kind: str) -> Sure:
 def sure_of(table: Mapping[str, Any], engine: str) -> dict[str, dict[str, Sure]]:
     """By group of targets and class of devices, how sure seconds are.
 
-    Of rounds it is that of engines with rounds of their own if `engine` is one of them, else ("" too) the wide one.
+    Of rounds it is that of `engine` if it has enough of its own, else ("" too) the wide one.
     """
 
     def read(one: Mapping[str, Any]) -> Sure:
-        own = one.get("own", {})
-        figures = {name: figure for name, figure in one.items() if name != "own"}
-        if engine in own.get("engines", ()):
-            figures |= {name: figure for name, figure in own.items() if name != "engines"}
+        figures = {name: figure for name, figure in one.items() if name != "own"} | one.get("own", {}).get(engine, {})
         return Sure(**figures | {part: Residuals(**figures[part]) for part in ("plain", "rounds")})
 
     return {group: {kind: read(one) for kind, one in by_class.items()} for group, by_class in table.items()}
 
 
-def engine_terms(engine: str | None, device: str, *, source: str | None = None) -> EngineTerms | None:
+def engine_terms(
+    engine: str | None, device: str, *, source: str | None = None, software: Mapping[str, str] = NO_SOFTWARE
+) -> EngineTerms | None:
     """The terms of an engine on a device of the sheet; None of a bare roofline.
 
     Args:
         engine: its name, "bare", or None: the engine of an imported log, else vLLM, where known on the device.
         device: its name there.
         source: the format of the log that a recording was imported from, as "vllm-log"; None of one made here.
+        software: versions that the log states, by name.
 
     Raises:
         ArgumentError: an engine that has no terms, or none on that device.
@@ -214,7 +217,9 @@ def engine_terms(engine: str | None, device: str, *, source: str | None = None) 
     known = engines()
     if engine is None:
         logged = "" if source is None else source.partition("-")[0]
-        return known.get(logged, known[DEFAULT_ENGINE]).get(device)
+        release = ".".join(software.get(logged, "").removeprefix("v").split(".")[:2])
+        named = next((name for name in (f"{logged}-{release}", logged) if name in known), DEFAULT_ENGINE)
+        return known[named].get(device)
     if engine not in known:
         names = f"{', '.join(known)} or {BARE}"
         raise ArgumentError(f"`engine` must be {names} (published peaks, a lower bound; {PAGE}), got {engine!r}")

@@ -423,10 +423,20 @@ class BesideKernels:
 
 
 @cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("kernels.toml").read_text(encoding="utf-8"))
+
+
+def engines_of_kernels() -> tuple[str, ...]:
+    """Engines whose kernels may be added up."""
+    return tuple(_table()["engines"])
+
+
+@cache
 def beside_kernels(engine: str, device: str) -> BesideKernels:
     """For an engine with terms on a device of the sheet; ranges are wide where no rounds of it were measured there."""
-    held = tomllib.loads(files(__package__).joinpath("kernels.toml").read_text(encoding="utf-8"))
-    own: dict[str, Any] = held["engines"][engine]
+    held = _table()
+    own: dict[str, Any] = dict(held["engines"][engine])
     by_device, layer_s = engines()[engine], own.pop("layer_s")
     measured = device in by_device and by_device[device].rounds_measured
     terms = replace(next(iter(by_device.values())), rounds_measured=measured, **own)

@@ -324,7 +324,7 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
         flops_per_s, bytes_per_s = flops_per_s * engine.arithmetic, bytes_per_s * engine.bandwidth
         narrow = engine.narrow / engine.arithmetic
         launch_s += 0.0 if experts is None else experts.layers * engine.expert_layer_s
-        launch_s += engine.draft_step_s if drafts else 0.0
+        launch_s += engine.draft_step_s if drafts else engine.step_s
     return _Terms(
         token_s=2.0 * _multiplied(device, model, peak, narrow) / flops_per_s,
         attended_s=(attended_s * (1 - windowed) / flops_per_s, attended_s * windowed / flops_per_s),

@@ -433,9 +433,9 @@ class _Group:
         )
 
     def _engine(self, device: str) -> EngineTerms | None:
-        engine, source = self.table.engine, self.recording.about.source
+        engine, about = self.table.engine, self.recording.about
         try:
-            return engine_terms(engine, self.likes.get(device, device), source=source)
+            return engine_terms(engine, self.likes.get(device, device), source=about.source, software=about.software)
         except ArgumentError as error:
             self._refuse("engine", f"cannot be taken: {error}", engine, told=True)
 

@@ -44,12 +44,10 @@ def test_speed_ups_of_chains_are_predicted(fitted):
     by_engine = defaultdict(list)
     for one in dense:
         by_engine[one.row.engine].append(abs(one.error))
-    assert {
-        engine: median(found) <= most
-        for (engine, most), found in zip(
-            {"sglang": 0.04, "vllm": 0.14}.items(), (by_engine["sglang"], by_engine["vllm"]), strict=True
-        )
-    } == {"sglang": True, "vllm": True}
+    found = {engine: median(errors) for engine, errors in by_engine.items()}
+    assert found.keys() == {"sglang", "vllm", "vllm-0.9"}
+    assert max(found["sglang"], found["vllm"]) <= 0.04
+    assert found["vllm-0.9"] <= 0.14
 
 
 def test_the_best_draft_length_is_predicted(fitted):
@@ -110,7 +108,10 @@ def test_rounds_are_left_out_by_source_or_by_model_of_the_only_one(monkeypatch):
 
 
 def test_threads_of_one_author_are_one_source():
-    assert {one.source for one in kept_rows() if one.engine == "vllm"} == {"vllm issue 20780"}
+    assert {one.source for one in kept_rows() if one.engine == "vllm-0.9"} == {"vllm issue 20780"}
+
+
+NEW = "new sources of e at one request"
 
 
 def guessed(source, off, **named):
@@ -123,28 +124,29 @@ def sure_of_rounds(own, kept, found=(), **classes):
     return tomllib.loads("\n".join(fit.sure_lines([plain, *found], kept, own, classes or {"hopper": ("h100-sxm",)})))
 
 
-@pytest.mark.parametrize(("number", "engines"), [(fit.ENOUGH - 1, None), (fit.ENOUGH, ["e"])])
+@pytest.mark.parametrize(("number", "engines"), [(fit.ENOUGH - 1, []), (fit.ENOUGH, ["e"])])
 def test_few_rounds_make_no_range_of_their_engines(number, engines):
     """Rows of another engine do not count for it."""
     own = [guessed("s" if step else "t", 1.0) for step in range(number)] + [guessed("v", 1.0, engine="few")]
     kept = [guessed("k", 1.0)]
     sure = sure_of_rounds(own, kept)["sure"]["dense"]["hopper"]
-    assert sure.get("own", {}).get("engines") == engines
+    assert list(sure.get("own", {})) == engines
     assert sure["gains"] == 1
-    assert engines is None or (sure["own"]["gains"], sure["own"]["new"]) == (number, "new sources of e at one request")
+    assert all((each["gains"], each["new"]) == (number, NEW) for each in sure.get("own", {}).values())
 
 
-def test_no_range_of_rounds_is_narrower_than_an_engines_own():
-    """Neither where engines share one, however few rows one has of all, nor of engines without rounds."""
+def test_an_engines_own_range_lies_in_that_of_engines_without_rounds():
+    """However few rows it has of all."""
     exact = [guessed("s" if step else "t", 1.0) for step in range(30 * fit.ENOUGH)]
     one = [guessed("v", 2.0, engine="v", model="m" if step else "other") for step in range(fit.ENOUGH)]
     sure = sure_of_rounds([*exact, *one], [guessed("k", 0.5)])["sure"]["dense"]["hopper"]
-    assert sure["own"]["rounds"] == {"low": 1.0, "high": 2.0}
+    own = sure["own"]
+    assert [own[engine]["rounds"] for engine in "ev"] == [{"low": 1.0, "high": 1.0}, {"low": 1.0, "high": 2.0}]
     assert sure["rounds"] == {"low": 0.5, "high": 2.0}
-    assert sure["own"]["new"] == "new sources of e at one request, v's new models at one request"
+    assert [own[engine]["new"] for engine in "ev"] == [NEW, "v's new models at one request"]
     many = [each._replace(row=replace(each.row, num_rows=8)) for each in one[:1]]
     sure = sure_of_rounds([*exact, *one, *many], [guessed("k", 0.5)])["sure"]["dense"]["hopper"]
-    assert sure["own"]["new"] == "new sources of e at one request, v's new models"
+    assert sure["own"]["v"]["new"] == "v's new models"
 
 
 def test_the_wide_range_is_known_where_rounds_of_all_engines_are(monkeypatch):

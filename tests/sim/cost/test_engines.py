@@ -24,6 +24,7 @@ HALF = EngineTerms(
     arithmetic=0.25,
     narrow=0.125,
     link=0.5,
+    step_s=2e-4,
     width_s=1e-8,
     reduce_s=5e-6,
     expert_layer_s=3e-5,
@@ -50,6 +51,7 @@ HALF = EngineTerms(
     ),
 )
 LAYERS = 3 * 100 * 1e-8
+STEP = LAYERS + 2e-4  # of the target
 DRAFT = MODEL.model_copy(update={"name": "d"})
 
 
@@ -60,12 +62,12 @@ def cost_of(engine=HALF, *models, **options):
 def test_a_step_of_the_target_by_hand():
     cost = cost_of()
     assert cost.name == "round (half)"
-    assert seconds(cost, 2, rows=2, held=10) == pytest.approx((4e6 + 400 * 12) / 5e10 + LAYERS + 2 * 1e-5)
+    assert seconds(cost, 2, rows=2, held=10) == pytest.approx((4e6 + 400 * 12) / 5e10 + STEP + 2 * 1e-5)
     # Rows that are fed more than one token: a verification, or a prompt.
-    few = (4e6 + 400 * 14) / 5e10 + LAYERS + 1e-5 + 1e-3
+    few = (4e6 + 400 * 14) / 5e10 + STEP + 1e-5 + 1e-3
     assert seconds(cost, 4, held=10) == pytest.approx(few)
     assert seconds(cost, 1000, held=24) == pytest.approx(
-        (2e6 * 1000 + 1200 * 1000 * 524.5) / 0.25e12 + LAYERS + 1e-5 + 1e-3
+        (2e6 * 1000 + 1200 * 1000 * 524.5) / 0.25e12 + STEP + 1e-5 + 1e-3
     )
 
 
@@ -80,7 +82,7 @@ def test_a_draft_by_hand():
 def test_devices_that_share_a_model_by_hand():
     cost = cost_of(HALF, MODEL, tensor_parallel=4)
     reduced = 2 * (2 * 3 / 4 * 100 * 4 / 0.5e10 + 2 * 5e-6)  # two doublings
-    assert seconds(cost, 1, held=10) == pytest.approx((4e6 + 400 * 11) / 5e10 / 4 + LAYERS + 3 * reduced + 1e-5)
+    assert seconds(cost, 1, held=10) == pytest.approx((4e6 + 400 * 11) / 5e10 / 4 + STEP + 3 * reduced + 1e-5)
 
 
 def test_experts_and_narrow_weights_by_hand():
@@ -94,7 +96,7 @@ def test_experts_and_narrow_weights_by_hand():
     cost = RooflineCost(device, (MODEL.model_copy(update={"quantised": narrow}),), engine=HALF)
     multiplied = 400_000 / 0.25e12 + 600_000 / (0.125 * 4e12)
     attended = 1200 * 1000 * 500.5 / 0.25e12
-    assert seconds(cost, 1000) == pytest.approx(2 * 1000 * multiplied + attended + LAYERS + 1e-5 + 1e-3)
+    assert seconds(cost, 1000) == pytest.approx(2 * 1000 * multiplied + attended + STEP + 1e-5 + 1e-3)
 
 
 @pytest.mark.parametrize("new", [1, 4])
@@ -192,18 +194,26 @@ def test_whose_terms_are_taken(source, engine, device, found):
     assert (None if terms is None else terms.name) == found
 
 
+@pytest.mark.parametrize(("version", "found"), [("0.9.2", "vllm-0.9"), ("v0.9.0", "vllm-0.9"), ("0.19.1", "vllm")])
+def test_a_log_of_a_release_with_terms_of_its_own_takes_them(version, found):
+    terms = engine_terms(None, "h100", source="vllm-log", software={"vllm": version, "torch": "2.9"})
+    assert terms.name == found
+    assert engine_terms("vllm", "h100", source="vllm-log", software={"vllm": version}).name == "vllm"
+
+
 @pytest.mark.parametrize(
     ("engine", "device", "told"),
     [
         (
             "vlm",
             "h100",
-            "`engine` must be vllm, sglang, trtllm or bare (published peaks, a lower bound; docs/fidelity.md), got 'vl",
+            "`engine` must be vllm, vllm-0.9, sglang, trtllm or bare (published peaks, a lower bound; "
+            "docs/fidelity.md), got 'vl",
         ),
         (
             "vllm",
             "a100",
-            "`engine` vllm was measured on h100-sxm, h100, h200, b200 only, got a100; `engine` bare takes",
+            "`engine` vllm was measured on h100-sxm, h100, h200, h20, b200 only, got a100; `engine` bare takes",
         ),
     ],
 )
@@ -294,12 +304,12 @@ def test_engines_whose_rounds_were_measured_have_a_range_of_their_own():
     """Only where they were: on Hopper, of dense models, to whose rounds terms were fitted. Others are no surer."""
     dense = {(name, device): engines()[name][device].dense for name in engines() for device in ("h100", "h200", "b200")}
     own = {place for place, sure in dense.items() if sure.new != "new to the fit"}
-    assert own == {(name, device) for name in ("vllm", "sglang") for device in ("h100", "h200")}
-    assert len({dense[place].rounds.bounds for place in own}) == 1
+    assert own == {(name, device) for name in ("vllm", "vllm-0.9", "sglang") for device in ("h100", "h200")}
     (wide,) = {sure.rounds for place, sure in dense.items() if place not in own}
-    measured = dense["vllm", "h100"].rounds
-    assert wide.low <= measured.low
-    assert measured.high < wide.high
+    for place in own:
+        measured = dense[place].rounds
+        assert wide.low <= measured.low
+        assert measured.high < wide.high
     assert len({engines()[name]["h100"].mixture for name in engines()}) == 1
 
 
