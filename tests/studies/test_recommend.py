@@ -138,8 +138,8 @@ def test_of_too_few_requests_nothing_is_told(cost, requests, is_told):
 
 def test_a_cost_that_does_not_tell_says_what_to_measure(made):
     """An engine's rounds are known between bounds, and here drafting pays at one of them only."""
-    options = {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-3b"], "batches": [1]}
-    found = recommend(made, **options, sample=60)
+    shapes = ["target=llama-3.1-8b", "draft=llama-3.2-3b"]
+    found = recommend(made, cost="h100", engine="trtllm", models=shapes, batches=[1], sample=60)
     (at,) = found.batches
     assert at.open_by_cost
     assert found.setting is None
