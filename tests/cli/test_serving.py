@@ -139,7 +139,7 @@ def test_a_seed_of_a_file_that_is_read_as_it_is_is_refused(tmp_path):
         (("workload", "constant:requests=3", "--rate", "0"), "--rate must be in [1e-9, 1e9], got 0.0"),
         (("workload", FEW, "--horizon-seconds", "-1"), "--horizon-seconds must be in [1e-9, 1e9], got -1.0"),
         (("workload", f"{FEW},prompt=1,output=1", "--lengths-from", "x"), "--lengths-from must be left out: no len"),
-        (("metrics", "."), "meta.json: file: must be a readable file"),
+        (("metrics", "."), ": run: must be the folder of a serving run, got 'a folder without meta.json'"),
         (("metrics", "run", "run"), "runs of one setting must differ in their seed, got seeds [0, 0]"),
         (("metrics", "run", "--slo", "ttft=0"), "--slo ttft must be > 0 and finite, got 0.0"),
         (("metrics", "run", "--slo", "ttft=1,ttft=2"), TWICE),
