@@ -32,6 +32,15 @@ class Interrupted(Exception):  # noqa: N818 - nothing went wrong
     """A command was interrupted and has kept what was finished; the message says what."""
 
 
+@contextmanager
+def nothing_kept(shorter: str) -> Iterator[None]:
+    """A command that keeps nothing when interrupted says so, and names the options that make it `shorter`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"nothing is kept; {shorter} make it shorter") from None
+
+
 def run_command(command: Callable[..., object]) -> int:
     """Run a command line and return its exit code.
 

@@ -8,6 +8,7 @@ from ..studies.options import DraftLengthOptions, MixOptions, ReplayOptions, See
 from ..studies.recommend import recommend as recommended
 from ..studies.recommend_under_load import recommend_under_load
 from ..traces.workloads.arrival import WorkloadChanges
+from .errors import nothing_kept
 from .options import GivenClusterOption, GivenWorkloadOption, PoliciesOption, TraceOption
 from .output import (
     HtmlOption,
@@ -59,13 +60,15 @@ def recommend(
     options = {name: value for record in (lengths, replay, repeats) for name, value in vars(record).items()}
     if workload is None:
         refuse_without("`workload`", **given(levels), **given(changes), policies=policy, cluster=cluster)
-        found: Recommended = recommended(trace, batches=batch, **vars(mix), **options)
+        with nothing_kept("--sample, --seeds and --most"):
+            found: Recommended = recommended(trace, batches=batch, **vars(mix), **options)
     else:
         served_on = check_cluster(cluster)
         refuse_beside("--workload", **dict.fromkeys(given(mix), True), batches=batch is not None)
-        found = recommend_under_load(
-            trace, policy or (), workload=workload, cluster=served_on, **vars(levels), **vars(changes), **options
-        )
+        with nothing_kept("--limit, --seeds and --most"):
+            found = recommend_under_load(
+                trace, policy or (), workload=workload, cluster=served_on, **vars(levels), **vars(changes), **options
+            )
     if out is not None:
         found.write(out)
     show(json, found, html=html)

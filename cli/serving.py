@@ -26,7 +26,7 @@ from ..studies.timeline import timeline as timeline_of_runs
 from ..studies.what_if import what_if
 from ..traces.workloads import WorkloadOptions
 from ..traces.workloads.arrival import WorkloadChanges
-from .errors import Interrupted
+from .errors import Interrupted, nothing_kept
 from .options import CLUSTER, WORKLOAD, FromOption, ModelsOption, RateOption, SloOption, TraceOption, named_recording
 from .output import (
     FigureOption,
@@ -245,7 +245,9 @@ def whatif(
     """Serve a workload with each change alone and with all together, and compare on the same requests."""
     check_json_path(json, workload, cluster, replay.cost)
     options = {**vars(load), **vars(replay), **vars(repeats)}
-    show(json, what_if(workload, policy, change, trace, cluster=cluster, rate=rate, **options))
+    with nothing_kept("--limit and --seeds"):
+        found = what_if(workload, policy, change, trace, cluster=cluster, rate=rate, **options)
+    show(json, found)
 
 
 def workload(
@@ -306,12 +308,14 @@ def show_found_rates(
     html: Path | None,
     json: Path | None,
 ) -> None:
-    """Find and show; raises ValueError for bad options."""
+    """Find and show; raises ValueError for bad options, Interrupted."""
     _check_served(options, json)
     asked = [None] if rate is None else rates("--rate", rate)
     if len(asked) > 1:
         raise ValueError(f"--rate beside --find-rate must be one, which clusters share, got {rate!r}")
-    show(json, find_rates(trace, policy, limits=find_rate, rate=asked[0], **options), html=html)
+    with nothing_kept("--limit and --seeds"):
+        found = find_rates(trace, policy, limits=find_rate, rate=asked[0], **options)
+    show(json, found, html=html)
 
 
 def _check_served(options: dict[str, Any], json: Path | None) -> None:

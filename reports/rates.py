@@ -208,7 +208,8 @@ def clusters_for(rate: float, highest: Interval) -> Interval:
 
 def shared_evenly(rate: float) -> str:
     """What `clusters_for` assumes, for a reader."""
-    return f"for {rate:g}/s: clusters like this one that sustain it, if each gets as many of the arrivals"
+    alike = "gets as many of the arrivals, and finds as much in its prefix cache"
+    return f"for {rate:g}/s: clusters like this one that sustain it, if each {alike}"
 
 
 def three_digits(number: float) -> str:

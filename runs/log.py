@@ -167,7 +167,11 @@ def check_run_folder(path: Path, kind: str) -> None:
     """Raises TraceFormatError for a path that cannot be the folder of a run of this kind."""
     if not path.is_dir():
         found = "a file" if path.exists() else "no such folder"
-        raise TraceFormatError(path, "run", f"must be the folder of {kind}", found)
+    elif not (path / META).exists():
+        found = f"a folder without {META}"
+    else:
+        return
+    raise TraceFormatError(path, "run", f"must be the folder of {kind}", found)
 
 
 def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:
@@ -195,7 +199,9 @@ def read_run_log(path: Path) -> RunLog:
     meta = checked_json(meta_file, TraceFormatError, content=read_bytes(meta_file))
     members = meta.get("members") if isinstance(meta, dict) else None
     if not (isinstance(members, list) and members and all(isinstance(name, str) for name in members)):
-        raise TraceFormatError(meta_file, "members", "must be the names of the members", members)
+        raise TraceFormatError(
+            meta_file, "members", "must be the names of the members, as in the folder of a run", members
+        )
     fields_of = {"ops": OP_FIELDS, "steps": STEP_FIELDS, "requests": REQUEST_FIELDS}
     columns = {name: _read_columns(path / f"{name}.parquet", fields) for name, fields in fields_of.items()}
     log = RunLog(meta=meta, ops=columns["ops"], steps=columns["steps"], requests=columns["requests"])

@@ -16,7 +16,7 @@ from ..base.terminal import Progress, held_interrupts
 from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
-from ..reports.serving_tables import MeasuredRun, reject_alike, rejecting_fewest
+from ..reports.serving_tables import MeasuredRun, reject_alike, rejecting_fewest, short_of
 from ..traces.recording import Recording
 from ..traces.workloads.arrival import MOST_REQUESTS
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS, Given
@@ -35,6 +35,11 @@ IDLE = 0.002  # mean requests in the batch; at lower rates each request is just 
 BURST = 0.01  # share of a run in which all requests arrive; at higher rates they would just as well arrive at once
 MOST_DRAWN = 200_000  # expected requests of a run: half a minute of processor, and a search has some 25 such runs
 CROSSINGS = tuple(2 ** (step / 2 - 6) for step in range(13))  # of the highest rate, where policies are compared
+# Remarks on rates: what their brackets do not hold, and where an empty server at the start flatters them.
+UNRANGED = "these rates are by the fitted seconds alone: serving at a given `rate` has both ends of their range"
+EMPTY_AT_FIRST = (
+    "a server that is empty at first keeps limits that it breaks later: a longer workload may find lower rates"
+)
 
 
 class NoRateError(ArgumentError):
@@ -265,6 +270,7 @@ def find_rates(
         crossings = tuple(search.crossings(bear, rates))
         highest = {(row.policy, *one) for row in rows for one in row.by_seed.items()}
         sustained = [run for key, run in search.made.items() if key in highest]
+        doubts = [EMPTY_AT_FIRST] * bool(short_of(sustained)) + [UNRANGED] * bool(setting.ends())
     return HighestRates(
         limits=wanted,
         rows=tuple(sorted(rows, key=lambda row: row.rate.mean, reverse=True)),
@@ -274,7 +280,7 @@ def find_rates(
         asked=asked.rate,
         promised=setting.promised,
         meta=meta_of(setting),
-        remarks=tuple(dict.fromkeys((*runs.remarks(sustained), *without, *runs.left_out))),
+        remarks=tuple(dict.fromkeys((*runs.remarks(sustained), *doubts, *without, *runs.left_out))),
     )
 
 

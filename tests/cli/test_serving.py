@@ -47,6 +47,22 @@ def test_ctrl_c_keeps_what_was_simulated(command, tmp_path, signals_put_back):
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["plain-seed0", "plain-seed1"]
 
 
+@pytest.mark.parametrize(
+    ("command", "shorter"),
+    [
+        (("recommend", *ALL, "--rate", "9", "--most", "1"), "--limit, --seeds and --most"),
+        (("compare", "--find-rate", "p99_ttft < 1", *ALL), "--limit and --seeds"),
+        (("whatif", *ALL, "--change", "prefix_cache=off"), "--limit and --seeds"),
+    ],
+)
+def test_what_keeps_nothing_says_what_makes_it_shorter(command, shorter, tmp_path, signals_put_back):
+    (tmp_path / "mine.py").write_text(INTERRUPTS)
+    load = ["poisson:requests=30" if word == LOAD and command[0] != "whatif" else word for word in command]
+    ran = paceline(*load, "--policy", "mine.py:Interrupts")
+    told = f"paceline: error: interrupted: nothing is kept; {shorter} make it shorter\n"
+    assert (ran.code, ran.out, ran.err) == (130, "", told)
+
+
 def test_a_row_that_is_wrong_keeps_what_came_before_it(tmp_path):
     rows = [{"request_id": str(n), "arrives_s": n, "prompt_tokens": 9, "output_tokens": 4} for n in range(3)]
     load = tmp_path / "load.jsonl"
@@ -123,7 +139,7 @@ def test_a_seed_of_a_file_that_is_read_as_it_is_is_refused(tmp_path):
         (("workload", "constant:requests=3", "--rate", "0"), "--rate must be in [1e-9, 1e9], got 0.0"),
         (("workload", FEW, "--horizon-seconds", "-1"), "--horizon-seconds must be in [1e-9, 1e9], got -1.0"),
         (("workload", f"{FEW},prompt=1,output=1", "--lengths-from", "x"), "--lengths-from must be left out: no len"),
-        (("metrics", "."), "meta.json: file: must be a readable file"),
+        (("metrics", "."), ": run: must be the folder of a serving run, got 'a folder without meta.json'"),
         (("metrics", "run", "run"), "runs of one setting must differ in their seed, got seeds [0, 0]"),
         (("metrics", "run", "--slo", "ttft=0"), "--slo ttft must be > 0 and finite, got 0.0"),
         (("metrics", "run", "--slo", "ttft=1,ttft=2"), TWICE),

@@ -15,7 +15,7 @@ from paceline.cli.typed import rates
 from paceline.reports.intervals import Interval, geometric_interval, mean_interval
 from paceline.reports.limits import Limit
 from paceline.reports.rates import Crossing, HighestRate, HighestRates, SeedRate, clusters_for
-from paceline.studies.rates import AROUND, PRECISION, _Search
+from paceline.studies.rates import AROUND, EMPTY_AT_FIRST, PRECISION, UNRANGED, _Search
 
 LOAD = "poisson:requests=40"
 POLICIES = ["plain", "draft:4/target"]
@@ -299,6 +299,15 @@ def test_clusters_that_share_a_rate(of_plain, cost, tmp_path):
         assert all(run.flat["tpot_s_p99"] < 0.012 for run in at.rows[0].runs) == holds
     one = Interval(mean=5.0, low=3.0, high=11.0)
     assert clusters_for(10.0, one) == Interval(mean=2, low=1, high=4)
+
+
+def test_what_flatters_a_rate_is_told(of_plain):
+    """Neither an empty server at the start nor the range of the cost is in the brackets."""
+    asked = {"workload": "poisson:requests=30", "cluster": "h100", "models": ["target=llama-3.1-8b"], "seeds": 1}
+    of_device = paceline.find_rates(None, "plain", limits="p99_ttft < 0.03", **asked)
+    doubts = [remark for remark in of_device.remarks if remark in (EMPTY_AT_FIRST, UNRANGED)]
+    assert doubts == [EMPTY_AT_FIRST, UNRANGED]
+    assert UNRANGED not in of_plain.remarks, "a cost without a range"
 
 
 def test_the_number_of_clusters_for_a_rate_is_a_column(of_plain):

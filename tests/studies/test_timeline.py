@@ -311,6 +311,7 @@ REFUSED = [
     (["kept", "kept", "--out", "t.json"], "`runs` must be different folders, got kept 2 times"),
     (["nothing", "--out", "t.json"], "nothing: run: must be the folder of a run, got 'no such folder'"),
     (["costs.json", "--out", "t.json"], "costs.json: run: must be the folder of a run, got 'a file'"),
+    (["bare", "--out", "t.json"], "bare: run: must be the folder of a run, got 'a folder without meta.json'"),
     (["kept", "--out", "kept/t.json"], "kept/t.json: place: must not lie inside a recording"),
     (["kept", "--out", "t.json", "--from-seconds", "2", "--until-seconds", "1"], "--until-seconds must be > --from-s"),
     (["kept", "--out", "t.json", "--from-seconds", "-1"], "--from-seconds must be in [0, 1e9], got -1.0"),
@@ -320,6 +321,7 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
 def test_what_is_no_timeline_is_refused_in_a_line(folder, arguments, message):
     served("one", "plain", "kept", limit=2)
+    Path("bare").mkdir(exist_ok=True)
     assert refused("timeline", *arguments).startswith(message.replace("`runs`", "RUN"))
     assert not Path("t.json").exists()
 

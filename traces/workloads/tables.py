@@ -6,7 +6,7 @@ A caller's log is a table, or one JSON object a line, with rows in any order: en
 
 `arrives_at` is a calendar time, `arrives_s`, `arrives_ms`, `arrives_us` and `arrives_ns` are numbers; `id` and `tag`
 may be named as well. A key with points is that key, if the object has it; else each part is one of a nested object,
-which may be a text that holds it, as the cell of a table.
+which may be a text that holds it, as the cell of a table. A name with a comma stands in quotes, "prompt=tokens, in".
 """
 
 import csv
@@ -286,10 +286,14 @@ _NAMES = (*_TIMES, "prompt", "output", "id", "tag")
 def named_columns(text: str) -> TableFormat:
     """The format of a log by the names of its columns or keys; raises ArgumentError."""
     given: dict[str, str] = {}
-    for part in text.split(","):
+    try:
+        parts = next(_cells([text], ",")) or [""]
+    except csv.Error as error:
+        raise ArgumentError(f"`columns` must be cells of a table ({error}), got {text!r}") from None
+    for part in parts:
         name, is_given, column = (word.strip() for word in part.partition("="))
         if name not in _NAMES or not (is_given and column):
-            rule = f"must be a list of NAME=COLUMN, NAME one of {', '.join(_NAMES)}"
+            rule = f'must be a list of NAME=COLUMN ("NAME=COLUMN" around a comma), NAME one of {", ".join(_NAMES)}'
             raise ArgumentError(f"`columns` {rule}, got {part!r}")
         if name in given:
             raise ArgumentError(f"`columns` must name each once, got {name} twice")
