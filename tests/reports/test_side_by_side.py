@@ -647,6 +647,11 @@ def test_what_it_says_is_true(comparison):
     check_reason(line, comparison, rows, best, tied, slower)
 
 
+def test_divergences_that_are_unknown_are_not_given():
+    unknown = replace(row_of("via-sd", (0, 1, 0, 1), lossy=True), quality=replace(QUALITY, divergences_per_1000=None))
+    assert conclusion(SideBySide(meta={}, baseline=None, rows=(unknown,))).endswith(" (lossy)")
+
+
 def check_reason(line, comparison, rows, best, tied, slower):
     loser = None
     if found := re.search(rf"(chains|policies) with (\w+) lose here because in the fastest of them, {POLICY} \(", line):
