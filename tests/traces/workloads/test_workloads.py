@@ -24,6 +24,7 @@ from paceline.traces.workloads.arrival import (
     ps_of_decimal,
     ps_of_moment,
     ps_of_seconds,
+    requests_of,
 )
 from paceline.traces.workloads.sessions import GraphError, Node, SessionGraph, Turn, Waits
 from paceline.traces.workloads.summary import summary_of
@@ -322,6 +323,11 @@ def graphs(draw):
         waits = draw(st.lists(others, min_size=1, max_size=4, unique=True))
         nodes.append(node(number, *waits, wait_ps=draw(st.integers(0, 5))))
     return SessionGraph(nodes=tuple(nodes))
+
+
+def test_requests_of_an_instant_come_in_the_order_of_the_session():
+    graph = SessionGraph(nodes=(node(0), *(node(number, Waits(0)) for number in (3, 2, 1))))
+    assert [request.request_id for request, _ in requests_of(graph.begin(0))] == ["r0", "r3", "r2", "r1"]
 
 
 @given(graphs(), st.data())
