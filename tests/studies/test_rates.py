@@ -15,7 +15,7 @@ from paceline.cli.typed import rates
 from paceline.reports.intervals import Interval, geometric_interval, mean_interval
 from paceline.reports.limits import Limit
 from paceline.reports.rates import Crossing, HighestRate, HighestRates, SeedRate, clusters_for
-from paceline.studies.rates import AROUND, PRECISION, _Search
+from paceline.studies.rates import AROUND, PRECISION, NoRateError, _Search
 
 LOAD = "poisson:requests=40"
 POLICIES = ["plain", "draft:4/target"]
@@ -84,6 +84,21 @@ class Jumps(_Search):
 
     def kept(self, policy, seed, rate):
         return policy(rate)
+
+    def run(self, policy, seed, rate):
+        metrics = SimpleNamespace(requests=9, duration_s=9 + 9 / rate, running_mean=min(rate, 1.0))
+        return SimpleNamespace(metrics=metrics, flat={"tpot_s_p50": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [(lambda rate: not 3.9 < rate < 4.1, "holds at every rate"), (lambda rate: 0.99 < rate < 1.01, "holds at no rate")],
+)
+def test_a_search_ends_where_limits_turn_for_some_rates_alone(kept, told):
+    kept.name = "p"
+    search = Jumps(runs=None, limits=(Limit(figure="tpot_s_p50", sign="<", bound=0.0),))
+    with pytest.raises(NoRateError, match=told):
+        search._highest(kept, 0, 1.0, 4.0)
 
 
 @given(st.floats(2.0, 1e4), st.just(0.0) | st.floats(0.001, 0.12), st.integers(0, 100))
