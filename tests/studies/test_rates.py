@@ -229,6 +229,7 @@ def test_what_is_not_told_apart_is_said():
         "b below, a above 3 arrivals/s, which may be chance: a is surely the better one at no higher rate"
     )
     assert found.to_json()["crossings"] == [{"below": "b", "above": "a", "rate": 3.0, "rate_ci": [2.5, None]}]
+    assert not any("by_seed" in column for column in found.to_dicts()[0])
     alike = replace(found, rows=(row("a", 10.0), row("b", 10.0)))
     assert alike.lines()[0] == "best: a, 10 arrivals/s; b (10) cannot be told apart from it on this seed"
     narrow = {seed: SeedRate(rate=1.0, broken_from=0.999, kept_up_to=1.001) for seed in (0, 1)}
