@@ -141,6 +141,12 @@ def test_the_detailed_tables_set_every_other_policy_against_the_best(found):
         assert not any("goodput" in column.heading for column in grid.columns)  # nothing was promised
 
 
+def test_a_rate_at_which_a_policy_is_missing_has_no_best_one(found):
+    (at_rate,) = found.rates
+    cut = replace(found, rates=(at_rate, replace(at_rate, rate=9.0, rows=at_rate.rows[:1])))
+    assert cut.best == found.best
+
+
 def test_json_has_all_of_it(found):
     written = json.loads(json.dumps(found.to_json()))
     row = written["rows"][0]
