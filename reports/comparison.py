@@ -764,9 +764,8 @@ class Comparison(Pictured):
 
     def _speeds(self) -> tuple[dict[str, float], str]:
         """(speed-up by policy, its label); tokens per second where that of the target alone is unknown."""
-        speed_ups = {row.policy: self.runs.speed_up(row) for row in self.runs.ranked()}
-        known = {policy: speed for policy, speed in speed_ups.items() if speed is not None}
-        if len(known) == len(speed_ups):
+        known = {row.policy: speed for row in self.runs.ranked() if (speed := self.runs.speed_up(row)) is not None}
+        if known:
             return known, "speed-up over the target alone"
         return {row.policy: self.runs.output_tokens_per_s(row) for row in self.runs.ranked()}, "output tokens/s"
 

@@ -411,9 +411,8 @@ class LoadComparison(Pictured):
         ends: list[int] = []
         for one in self.rates:
             best = self._best_row(one)
-            others = [row for row in one.rows if best is not None and row is not best]
-            for row in others:
-                found = less(row, best) if best is not None else {}
+            others = [] if best is None else [(row, less(row, best)) for row in one.rows if row is not best]
+            for row, found in others:
                 known = {head: (found.get(name), style) for head, (name, style) in self._differing().items()}
                 cells.append(
                     {RATE_AND_POLICY: _called(one, row)}

@@ -153,7 +153,7 @@ class Resampled:
     def enough_units(self, policy: str, other: str) -> int | None:
         """About how many units like these would separate two policies; None if they are equally fast."""
         interval = self.rate_over(policy, other)
-        if interval is None or interval.mean <= 0 or interval.low <= 0:
+        if interval is None:
             return None
         gap = float(np.log(interval.mean))
         towards = float(np.log(interval.mean / interval.low if gap > 0 else interval.high / interval.mean))

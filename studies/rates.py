@@ -109,7 +109,8 @@ class _Search:
 
         Percentiles of few requests jump, so limits may hold and break alternately as the rate rises. The rates around
         are split into lower and higher ones with the fewest lower ones that break a limit and higher ones that keep
-        all; the result is the last of the lower ones that keeps them.
+        all; the result is the last of the lower ones that keeps them. Raises NoRateError where all rates beyond some
+        keep them, or none below some does.
         """
         below, above = REACH, REACH
         while True:
@@ -119,8 +120,12 @@ class _Search:
             split = min(range(len(wrong)), key=lambda at: (wrong[at], abs(at - below - 1)))
             lower = [rate for rate, holds in zip(rates[:split], kept, strict=False) if holds]
             if split > len(kept) - 2:
+                if kept[-1]:
+                    self._check_burst(policy, seed, rates[-1])
                 above += REACH
             elif split < 2 or not lower:
+                if not kept[0]:
+                    self._check_idle(policy, seed, rates[0])
                 below += REACH
             else:
                 break

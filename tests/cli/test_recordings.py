@@ -102,6 +102,7 @@ def test_models_for_cost_models(files, tmp_path):
             json.dumps([{**MODEL, "name": "nobody"}]),
             "models must name draft, mid, target once each at most, got nobody",
         ),
+        (json.dumps([{**MODEL, "layers": "2"}]), "models.json: 0.layers: input should be a valid integer, got '2'"),
         (json.dumps([{**MODEL, "layers": 0}]), "models.json: 0.layers: input should be greater than or equal to 1"),
         (json.dumps([{**MODEL, "parameters": 8}]), "0.parameters: must be at least layers x hidden_size, 16, got 8"),
         (json.dumps([{**MODEL, "layers": 9}]), "0.layers: must be at most hidden_size, 8, got 9"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
-from paceline.reports.limits import OF_LATENCY, SIGNS, limits_of, service_limits
+from paceline.reports.limits import OF_LATENCY, SIGNS, figure_named, limits_of, service_limits
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 LIMIT = st.tuples(st.sampled_from([*OF_LATENCY]), st.sampled_from([*SIGNS]), NUMBERS)
@@ -63,3 +63,8 @@ def test_what_is_no_service_level_is_one_line(text, says):
         service_limits(text, argument="slo")
     assert str(refusal.value).startswith(says)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_latency_that_no_figure_is_of_is_an_unknown_one():
+    with pytest.raises(ArgumentError, match=r"^`objective` knows no figure 'TTFT': known are speed_up$"):
+        figure_named("TTFT", ["speed_up"], argument="objective")

@@ -60,6 +60,9 @@ def test_a_comparison_ranks_its_speed_ups(compared):
     (typical,) = [series for series in quality.series if series.name == "typical"]
     row = next(row for row in rows if row.policy == "typical")
     assert (typical.x, typical.y) == ((row.quality.divergences_per_1000,), (compared.runs.speed_up(row),))
+    speeds, *_ = replace(compared, runs=replace(compared.runs, baseline=None)).panels()
+    assert (speeds.title, speeds.reference) == ("Output tokens/s", None)
+    assert speeds.values == tuple(compared.runs.output_tokens_per_s(row) for row in rows if row.policy != "plain")
     place = tags.rows.index("draft:4/target")
     assert tags.values[place] == tuple(compared.by_tag.speed_ups("draft:4/target").values())
     for column in range(len(tags.columns)):

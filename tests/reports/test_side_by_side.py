@@ -198,6 +198,14 @@ def test_turns_of_a_session_know_no_more_than_the_session():
     assert held["requests"] / (runs / 5) < 0.8
 
 
+@pytest.mark.parametrize(("lone", "strata"), [("", [20]), ("b", [21]), ("bc", [20, 2])])
+def test_the_only_request_of_a_tag_is_drawn_among_others(lone, strata):
+    tags = [*("a" * 20), *lone]
+    found = Resampled({"x": [shares([10, 20] * 10 + [15] * len(lone), [1.0] * len(tags), tags)]}, fixed_mix=True)
+    assert [len(places) for places in found._strata] == strata
+    assert found.rate("x").low < 15 < found.rate("x").high
+
+
 @given(fixed_mix=st.booleans(), data=st.data())
 def test_sessions_of_one_request_each_are_requests(fixed_mix, data):
     count = data.draw(st.integers(5, 12))
@@ -645,6 +653,11 @@ def test_what_it_says_is_true(comparison):
         assert re.search(rf"best of the lossless: {POLICY},", line)[1] == list(rows)[1]
 
     check_reason(line, comparison, rows, best, tied, slower)
+
+
+def test_divergences_that_are_unknown_are_not_given():
+    unknown = replace(row_of("via-sd", (0, 1, 0, 1), lossy=True), quality=replace(QUALITY, divergences_per_1000=None))
+    assert conclusion(SideBySide(meta={}, baseline=None, rows=(unknown,))).endswith(" (lossy)")
 
 
 def check_reason(line, comparison, rows, best, tied, slower):

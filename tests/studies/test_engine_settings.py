@@ -116,6 +116,20 @@ def test_sglang_itself_takes_every_flag(drafter, asked):
     assert {name: taken[name] for name in wanted} == wanted
 
 
+@pytest.mark.parametrize(
+    ("engine", "drafter", "told"),
+    [
+        ("vllm", "ngram", {}),
+        ("vllm", "ngram=5", {"prompt_lookup_max": 5, "prompt_lookup_min": 1}),
+        ("vllm", "ngram=2..5", {"prompt_lookup_max": 5, "prompt_lookup_min": 2}),
+        ("trtllm", "ngram=5", {"max_matching_ngram_size": 5}),
+    ],
+)
+def test_an_engine_is_told_the_matches_of_a_lookup(engine, drafter, told):
+    config = settings(engine, drafter, schedule={1: 4}).to_json()["setting"]["speculative_config"]
+    assert {key: value for key, value in config.items() if "lookup" in key or "matching" in key} == told
+
+
 @given(schedule=SCHEDULES)
 def test_tensorrt_plays_what_was_decided_or_refuses_it(schedule):
     yaml = pytest.importorskip("yaml")

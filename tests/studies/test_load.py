@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.base.terminal import Interrupts
 from paceline.decoding.steps import PolicyError
 from paceline.reports.intervals import geometric_interval
 from paceline.reports.serving import Promises
@@ -130,6 +131,22 @@ def test_the_picture_has_the_gains_of_the_table():
     assert drawn == {row.about.policy: at_rate.gain(row).mean for row in at_rate.rows}
 
 
+def test_the_detailed_tables_set_every_other_policy_against_the_best(found):
+    own, *_ = found.tables()
+    (behind,) = (grid for grid in found.tables(detail=True) if grid.title.startswith("behind the best"))
+    best = found.best[0].policy
+    others = [f"own: {row.about.policy}" for row in found.rates[0].rows if row.about.policy != best]
+    assert [row[0] for row in behind.rows] == others
+    for grid in (own, behind):
+        assert not any("goodput" in column.heading for column in grid.columns)  # nothing was promised
+
+
+def test_a_rate_at_which_a_policy_is_missing_has_no_best_one(found):
+    (at_rate,) = found.rates
+    cut = replace(found, rates=(at_rate, replace(at_rate, rate=9.0, rows=at_rate.rows[:1])))
+    assert cut.best == found.best
+
+
 def test_json_has_all_of_it(found):
     written = json.loads(json.dumps(found.to_json()))
     row = written["rows"][0]
@@ -231,6 +248,12 @@ def test_terms_of_an_imported_log_add_up(tmp_path):
     asked = {"workload": LOAD, "cluster": "h100", "cost": "h100", "seeds": 1}
     found = compare_under_load(tmp_path / "log.trace", ["drafter:2/target", "drafter:3/target"], **asked, why=True)
     assert len(list(adds_up(found))) == 2
+
+
+def test_an_interrupt_before_the_first_row_ends_the_study(monkeypatch):
+    monkeypatch.setattr(Interrupts, "heard", lambda _: True)
+    with pytest.raises(KeyboardInterrupt):
+        recommend_under_load("pico", **BY_DEVICE, drafter="draft")
 
 
 def test_what_did_not_finish_is_not_known():

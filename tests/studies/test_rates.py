@@ -15,7 +15,7 @@ from paceline.cli.typed import rates
 from paceline.reports.intervals import Interval, geometric_interval, mean_interval
 from paceline.reports.limits import Limit
 from paceline.reports.rates import Crossing, HighestRate, HighestRates, SeedRate, clusters_for
-from paceline.studies.rates import AROUND, EMPTY_AT_FIRST, PRECISION, UNRANGED, _Search
+from paceline.studies.rates import AROUND, EMPTY_AT_FIRST, PRECISION, UNRANGED, NoRateError, _Search
 
 LOAD = "poisson:requests=40"
 POLICIES = ["plain", "draft:4/target"]
@@ -84,6 +84,21 @@ class Jumps(_Search):
 
     def kept(self, policy, seed, rate):
         return policy(rate)
+
+    def run(self, policy, seed, rate):
+        metrics = SimpleNamespace(requests=9, duration_s=9 + 9 / rate, running_mean=min(rate, 1.0))
+        return SimpleNamespace(metrics=metrics, flat={"tpot_s_p50": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [(lambda rate: not 3.9 < rate < 4.1, "holds at every rate"), (lambda rate: 0.99 < rate < 1.01, "holds at no rate")],
+)
+def test_a_search_ends_where_limits_turn_for_some_rates_alone(kept, told):
+    kept.name = "p"
+    search = Jumps(runs=None, limits=(Limit(figure="tpot_s_p50", sign="<", bound=0.0),))
+    with pytest.raises(NoRateError, match=told):
+        search._highest(kept, 0, 1.0, 4.0)
 
 
 @given(st.floats(2.0, 1e4), st.just(0.0) | st.floats(0.001, 0.12), st.integers(0, 100))
@@ -214,6 +229,7 @@ def test_what_is_not_told_apart_is_said():
         "b below, a above 3 arrivals/s, which may be chance: a is surely the better one at no higher rate"
     )
     assert found.to_json()["crossings"] == [{"below": "b", "above": "a", "rate": 3.0, "rate_ci": [2.5, None]}]
+    assert not any("by_seed" in column for column in found.to_dicts()[0])
     alike = replace(found, rows=(row("a", 10.0), row("b", 10.0)))
     assert alike.lines()[0] == "best: a, 10 arrivals/s; b (10) cannot be told apart from it on this seed"
     narrow = {seed: SeedRate(rate=1.0, broken_from=0.999, kept_up_to=1.001) for seed in (0, 1)}

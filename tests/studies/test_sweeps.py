@@ -247,6 +247,12 @@ def test_a_value_that_fails_beside_some_others_only_is_played(folder):
     assert len(read_grid(folder / "some.toml")) == 4
 
 
+def test_a_lossy_policy_may_run_where_not_all_cells_are_to_be_lossless(folder):
+    for options, count in (("", 1), ("[options]\nlossless = [true, false]\n", 2)):
+        (folder / "lossy.toml").write_text(f'policies = ["cascade"]\n{options}')
+        assert len(read_grid(folder / "lossy.toml")) == count
+
+
 def test_cells_are_counted_before_any_is_made(folder):
     (folder / "big.toml").write_text('policies = ["draft:1..1000/target,a=1..1000,b=1..1000"]')
     with pytest.raises(GridFileError, match="must have 1,000,000 cells at most, got 1,000,000,000"):

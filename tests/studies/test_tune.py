@@ -1,5 +1,6 @@
 """Tuning: the optimum is found where it is known, figures are of requests that had no part, and a search goes on."""
 
+from collections import Counter
 from dataclasses import replace
 from math import isclose
 from statistics import fmean
@@ -15,7 +16,7 @@ from paceline.reports.intervals import OverTags
 from paceline.reports.resampled import RequestShares, Resampled
 from paceline.studies.compare import compare
 from paceline.studies.setting import open_recording
-from paceline.studies.tune import split_recording, tune
+from paceline.studies.tune import sampled, split_recording, tune
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..cli.command_line import done, refused
@@ -256,6 +257,14 @@ def test_figures_over_tags_are_those_of_each_tags_own_requests():
         assert isclose(found.mean, value)
         assert found.low < value < found.high
         assert resampled.rate_of_tags("p", over, "q").bounds == (1.0, 1.0)
+
+
+def test_as_many_requests_as_asked_are_drawn_whatever_the_shares_of_tags():
+    trace = make_trace(SyntheticSpec(requests=15, tokens=2, tags=("a", "b", "c")))
+    tags = Counter(one.tag for one in sampled(trace, 7, 0).requests)
+    assert tags.total() == 7
+    assert set(tags.values()) == {2, 3}
+    assert Counter(one.tag for one in sampled(trace, 1, 0).requests) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_recording_of_some_requests():

@@ -17,10 +17,12 @@ def test_all_that_multiplies_is_all_but_embedding_norms_and_biases(name):
     shape = decoder.info("x")
     rest = shape.parameters - parts_of(shape).parameters - (0 if decoder.tied else decoder.table_parameters)
     assert 0 <= rest < NEITHER * shape.parameters
+    assert parts_of(shape).matrices[-1][:2] == (decoder.vocabulary, decoder.hidden)  # tokens from what a layer writes
     for kind in HEADS:
         head = head_of(kind, decoder, "h")
         if head is not None:
             assert 0 <= head.parameters - parts_of(head).parameters < NEITHER * head.parameters
+            assert parts_of(head).matrices[-1].inputs == decoder.hidden
 
 
 def test_submodels_and_what_is_served_otherwise():

@@ -136,6 +136,13 @@ def test_acceptance_off_the_trunk_falls_with_depth_as_asked():
     assert by_depth_off_trunk(trace, 0, 2)[:4] == pytest.approx(0.72 * 0.81 ** np.arange(4), rel=0.02)
 
 
+def test_acceptance_off_the_trunk_is_that_of_the_next_larger_model_unless_asked():
+    usual = replace(THREE, acceptance=(0.3, 0.6), depth_decay=0.1)
+    assert usual.off_trunk_rates(1) == pytest.approx([0.5, 0.6])
+    assert usual.off_trunk_rates(3) == pytest.approx([0.5 * 0.81, 0.6 * 0.81])
+    assert replace(THREE, acceptance=(0.3, 0.0)).off_trunk_rates(1) == pytest.approx([0, 0])
+
+
 def test_confidence_is_calibrated():
     trace = make_trace(SyntheticSpec(requests=200, tokens=256, acceptance=(0.7,), reach=0))
     agrees = trunk_agreement(trace).ravel()

@@ -105,7 +105,7 @@ def read_page(lines: Iterable[tuple[str, str]], names: frozenset[str], near: Seq
 
 
 class Scrapes:
-    """The pages of one server in order of time; one with a repeated series is several."""
+    """The pages of one server in order of time, at least one; one with a repeated series is several."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
         self._scrapes: list[dict[Key, Sample]] = []
@@ -124,7 +124,7 @@ class Scrapes:
 
     @property
     def _last(self) -> dict[Key, Sample]:
-        return self._scrapes[-1] if self._scrapes else {}
+        return self._scrapes[-1]
 
     def gauges(self, name: str) -> list[Sample]:
         """The series of a metric in the last page."""

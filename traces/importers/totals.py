@@ -66,10 +66,7 @@ def draw_accepted(total: int, drafted: Ints, generator: np.random.Generator, *, 
     if one_keeps <= accepted.max(initial=0) or one_keeps > min(total, drafted.max(initial=0)):
         return accepted
     cut = int(np.argmax(drafted))
-    others = np.delete(drafted, cut)
-    if total - one_keeps > others.sum():
-        return accepted
-    return np.insert(_draw_accepted(total - one_keeps, others, generator), cut, one_keeps)
+    return np.insert(_draw_accepted(total - one_keeps, np.delete(drafted, cut), generator), cut, one_keeps)
 
 
 def _draw_accepted(total: int, drafted: Ints, generator: np.random.Generator) -> Ints:

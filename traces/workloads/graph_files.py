@@ -315,7 +315,7 @@ class _Request:
     def turn(self, blocks: tuple[int, ...]) -> Turn:
         return Turn(
             request_id=self.name,
-            wait_ps=0 if self.is_first else self.wait_ps,
+            wait_ps=self.wait_ps,
             prompt_tokens=self.tokens[0],
             output_tokens=self.tokens[1],
             new_blocks=runs_of(blocks),

@@ -155,8 +155,12 @@ def test_a_member_made_faster_keeps_what_is_beside_its_forwards(tmp_path):
     cost = make_cost(str(path), RECORDING, scale={"draft": 0.5})
     assert cost.knows_operations
     assert seconds(cost, 3, model="draft") == pytest.approx(0.5 * seconds_of(1, 3, 0))
-    beside_s = cost.beside_s("draft", "draft", num_forwards=1, num_rows=2, num_tokens=3)
-    assert beside_s == matching().meta.members[0].drafting.seconds(1, 2, 3)
+    member = matching().meta.members[0]
+    for kind in ("draft", "stop"):  # no drafts with a stop were timed apart
+        assert cost.beside_s(kind, "draft", num_forwards=1, num_rows=2, num_tokens=3) == member.drafting.seconds(
+            1, 2, 3
+        )
+    assert member.model_copy(update={"stopping": member.verifying}).beside("stop") is member.verifying
     slow, quick = (one.batch_s("draft", BatchShape(1, 1, 1, 1), first=True) for one in (cost_of(), cost))
     assert quick == pytest.approx(0.5 * slow)
 

@@ -126,6 +126,11 @@ def test_embeddings_that_cannot_be(change, told):
         ModelInfo(**MODEL.model_dump() | change)
 
 
+def test_all_weights_may_be_quantised():
+    every = {"format": "x", "parameters": MODEL.parameters, "bytes_per_parameter": 1}
+    assert ModelInfo(**MODEL.model_dump() | {"quantised": every}).quantised.parameters == MODEL.parameters
+
+
 @pytest.mark.parametrize(
     ("arithmetic", "more"),
     [("fp8", ", multiplied in fp8"), ("fp4", ", dequantised and multiplied in float32, as round has no fp4 units"),

@@ -148,6 +148,12 @@ def test_first_lines_of_vllm_name_models_and_version(tmp_path):
     named = write_text(tmp_path / "c.log", "INFO 'model': 'meta-llama/Llama-3.1-8B-Instruct'", line)
     given = read_recording("vllm-log", [named], ImportOptions(**stated)).with_shapes(["drafter=eagle3"])
     assert given.meta.models == (shape_called("eagle3-llama-3.1-8b", "drafter", None),)
+    # A head whose name leaves it out is one for the model that is served; a model that nobody knows has no shape.
+    for drafter, shapes in (("x/EAGLE3-head", given.meta.models), ("x/unheard-of", ())):
+        named = write_text(
+            tmp_path / "d.log", FIRST_LINES[0].replace("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", drafter), line
+        )
+        assert read_recording("vllm-log", [named], ImportOptions(**stated)).meta.models == shapes
     silent = read_recording("vllm-log", [write_text(tmp_path / "b.log", line)], ImportOptions(**stated)).meta
     assert (silent.served_model, silent.models, silent.software, silent.drafts_by) == ("", (), {}, "")
 
@@ -487,8 +493,10 @@ def test_a_spread_adds_up_within_bounds_and_is_even(bounds, data):
 def test_accepted_tokens_add_up_and_fit_their_drafts(drafted, data):
     drafted = np.array(drafted)
     total = data.draw(st.integers(0, int(drafted.sum())))
-    accepted = draw_accepted(total, drafted, np.random.default_rng(1))
+    one = min(total, int(drafted.max()))
+    accepted = draw_accepted(total, drafted, np.random.default_rng(1), one_keeps=one)
     assert accepted.sum() == total
+    assert accepted.max() >= one
     assert (accepted >= 0).all()
     assert (accepted <= drafted).all()
 

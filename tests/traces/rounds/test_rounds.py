@@ -185,6 +185,12 @@ def test_counts_and_rates_of_a_recording_made_by_hand():
     assert (summary.num_texts, summary.size_bytes) == (1, None)
 
 
+def test_a_drafter_stopped_where_it_drafted_less_than_its_window_before_the_end():
+    rounds = a_round(start=ints(0, 2, 4, 5, 6), accepted=ints(0, 2, 1, 0, 2), drafted=ints(0, 3, 2, -1, 2))
+    assert rounds.short(3, 8).tolist() == [True, False, True, False, False]
+    assert rounds.short(None, 8).tolist() == [True, False, False, False, False]
+
+
 def test_seconds_of_rounds_are_averaged_where_they_are_known():
     timed = a_round(draft_s=np.array([0.1, np.nan, 0.3]))
     summary = RoundsRecording(meta=ROUNDS_META, requests=(a_request(rounds={"d": timed}),)).summary()

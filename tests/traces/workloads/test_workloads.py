@@ -24,6 +24,7 @@ from paceline.traces.workloads.arrival import (
     ps_of_decimal,
     ps_of_moment,
     ps_of_seconds,
+    requests_of,
 )
 from paceline.traces.workloads.sessions import GraphError, Node, SessionGraph, Turn, Waits
 from paceline.traces.workloads.summary import summary_of
@@ -75,7 +76,8 @@ def test_a_workload_is_read_twice_zipped_and_written_and_nothing_is_changed_unle
     assert (summary.num_requests, summary.num_arrivals) == (len(found), len(list(workload)))
     prompts = [one.prompt_tokens for one in found]
     assert (summary.total_prompt_tokens, summary.prompt_tokens.max) == (sum(prompts), max(prompts))
-    assert summary.prompt_tokens.p90 == pytest.approx(np.percentile(prompts, 90))
+    told = (summary.prompt_tokens.p50, summary.prompt_tokens.p90, summary.prompt_tokens.p99)
+    assert told == pytest.approx(np.percentile(prompts, (50, 90, 99)))
     assert summary.output_tokens.mean == pytest.approx(np.mean([one.output_tokens for one in found]))
     if name == "mooncake-sessions":  # a text that answers are part of
         with pytest.raises(ArgumentError, match="lines must be of sessions that are lines of turns"):
@@ -321,6 +323,11 @@ def graphs(draw):
         waits = draw(st.lists(others, min_size=1, max_size=4, unique=True))
         nodes.append(node(number, *waits, wait_ps=draw(st.integers(0, 5))))
     return SessionGraph(nodes=tuple(nodes))
+
+
+def test_requests_of_an_instant_come_in_the_order_of_the_session():
+    graph = SessionGraph(nodes=(node(0), *(node(number, Waits(0)) for number in (3, 2, 1))))
+    assert [request.request_id for request, _ in requests_of(graph.begin(0))] == ["r0", "r3", "r2", "r1"]
 
 
 @given(graphs(), st.data())

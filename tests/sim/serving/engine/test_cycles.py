@@ -70,10 +70,16 @@ def test_memory_that_is_short(policy):
 
 
 @pytest.mark.parametrize("policy", ["target", "draft:4/target"])
-def test_replicas_in_lockstep_take_turns(policy):
-    """Steps of all replicas end at the same instants, and so do requests that others follow at once."""
+@pytest.mark.parametrize("alone", [False, True])
+def test_replicas_in_lockstep_take_turns(policy, alone):
+    """Steps of all replicas end at the same instants, and so do requests that others follow at once.
+
+    With `alone` only the first replica has such requests; the others may lag until a last request comes, late.
+    """
     tables = pico()
-    arrivals = [Arrival(f"q{index}", 0, 8, 10 + 10 * (index % 3), turns=Turns(f"q{index}", 5, 0)) for index in range(9)]
+    turns = [None if alone and index % 3 else Turns(f"q{index}", 5, 0) for index in range(9)]
+    arrivals = [Arrival(f"q{index}", 0, 8, 10 + 10 * (index % 3), turns=turns[index]) for index in range(9)]
+    arrivals.append(Arrival("late", 10**13, 8, 10))
     for router in ROUTERS:
         check(arrivals, tables, policy, num_replicas=3, router=router, cost=LinedLineCost(tables, context=0))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from paceline.base.errors import ArgumentError
@@ -9,6 +10,7 @@ from paceline.decoding.legal_steps import Policy
 from paceline.decoding.steps import PolicyError
 from paceline.policies.by_name import make_policy, own_policies
 from paceline.policies.fixed import Plain
+from paceline.sim.serving.engine import needed, within_budget
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.requests import Deadline
@@ -193,6 +195,14 @@ def test_answers_go_round_where_more_is_wanted():
     assert len(text) == 1000
     period = next(length for length in range(1, 1000) if text[length:] == text[:-length])
     assert run.served.num_cycled == 1000 - period
+
+
+def test_a_draft_over_what_a_smaller_member_wrote_is_fed_its_last_token_and_a_verification_all_of_it():
+    row = SimpleNamespace(num_text=10, tokens=[7, 7, 7], first_unjudged=lambda level: 0)
+    assert (needed(row, 1, drafts=True), needed(row, 1, drafts=False)) == (12, 9)
+    assert within_budget(1, drafts=True, rows=[row] * 4, budget=3) == ([row] * 3, [row])
+    assert within_budget(1, drafts=False, rows=[row] * 4, budget=8) == ([row] * 2, [row] * 2)
+    assert within_budget(1, drafts=False, rows=[row] * 2, budget=3) == ([row], [row])  # the first in any case
 
 
 @pytest.mark.parametrize("policy", POLICIES)
