@@ -128,7 +128,7 @@ def served(requests: int, rate: float, seeds: int) -> list[Cell]:
 
 
 def calls_one_slower(rng: np.random.Generator, count: int, policies: int) -> bool:
-    """Whether one of equally fast policies is told from the best of a sample of `count` requests."""
+    """Whether one of equally fast policies counts as slower than the best of a sample of `count` requests."""
     tag, tokens = np.full(count, "t", dtype=object), rng.integers(20, 200, count).astype(float)
     alike_s = tokens / rng.lognormal(0.0, OF_SESSIONS, count)
     own = {str(name): shares(tag, tokens, alike_s * rng.lognormal(0.0, SPREAD, count)) for name in range(policies)}
@@ -167,7 +167,7 @@ def errors(rng: np.random.Generator, count: int, servers: int, load: float, samp
         worlds = [latencies(arrived, size * rng.lognormal(0.0, 0.3, count), servers) for _ in range(2)]
         for part, (low, high) in errors_between(np.stack(worlds, axis=1)).items():
             held.setdefault(part, []).append(low <= 0 <= high)
-    cells = [table_cell("servers", servers), table_cell("load", load), table_cell("requests", count)]
+    cells = [table_cell("servers", servers), table_cell("load", load, digits=1), table_cell("requests", count)]
     return [*cells, *(table_cell(part, float(np.mean(of)), digits=2) for part, of in held.items())]
 
 
@@ -216,7 +216,10 @@ def main() -> None:
     in_rounds = []
     for count in (40, 160):
         for spread in (0.03, 0.1):
-            rng, cells = np.random.default_rng(7), [table_cell("requests", count), table_cell("apart", spread)]
+            rng, cells = (
+                np.random.default_rng(7),
+                [table_cell("requests", count), table_cell("apart", spread, digits=2)],
+            )
             for rounds in (2, 3, 5):
                 held = [holds_of_rounds(rng, count, rounds, spread) for _ in range(samples // 4)]
                 cells.append(table_cell(f"{rounds} rounds", float(np.mean(held)), digits=2))

@@ -214,9 +214,8 @@ def _between(run: ObservedRun, log: ServingLog) -> dict[str, tuple[float, float]
 def errors_between(pairs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
     """95% intervals of (simulated over observed) - 1, by part, of `[N, 2]` seconds of the same requests.
 
-    Requests are in order of arrival, at least `SECTIONS`. Requests of a queue wait for each other, so the interval is
-    over sections (`sections.py`): drawn one by one, requests of one busy server gave intervals that held the error of
-    the mean in 10 to 71 of 100 runs. A percentile that only the longest request exceeds has none.
+    Requests are in order of arrival, at least `SECTIONS`. Those of a queue wait for each other, so the interval is over
+    sections (`sections.py`) and not over requests. A percentile that only the longest request exceeds has none.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         whole = _ratios(pairs)
