@@ -1,4 +1,4 @@
-"""How often intervals hold the truth: those of `compare`, over requests drawn from known ones, and of `simulate`.
+"""How often intervals hold the truth: of `compare`, over requests drawn from known ones, `simulate` and `validate`.
 
 python benchmarks/intervals.py [--samples 1000]
 
@@ -6,15 +6,20 @@ Drawn: random tokens, random seconds, tags that differ in their gain. pico: requ
 true speed-up is that of all of them, drawn with replacement: the same number of each tag, or as they come. Each kind of
 sample is read as by default, and with --fixed-mix. Sessions: five turns each, with nearly the same gain, drawn by
 session and, as if sessions were unknown, by request. simulate: latencies of one run of Poisson arrivals; the truth is
-the mean over the runs of all seeds, a tenth of the number of samples, and at least 10.
+the mean over the runs of all seeds, a tenth of the number of samples, and at least 10. Equally fast: how often
+`compare` calls one of several such policies slower than the best. run: the machine has another pace in each turn of a
+policy; a quarter of the number of samples. validate: one run against another of servers that take requests in turn,
+with other chance in each request's seconds, so that the true error is 0.
 """
 
 from collections.abc import Callable
+from heapq import heapreplace
 
 import numpy as np
 import paceline
 from paceline import open_recording
 from paceline.policies import make_policy
+from paceline.reports.observed import errors_between
 from paceline.reports.resampled import RequestShares, Resampled
 from paceline.reports.tables import console_of_output, print_tables
 from paceline.sim.cost.by_name import default_cost, make_cost
@@ -122,6 +127,50 @@ def served(requests: int, rate: float, seeds: int) -> list[Cell]:
     return cells
 
 
+def calls_one_slower(rng: np.random.Generator, count: int, policies: int) -> bool:
+    """Whether one of equally fast policies counts as slower than the best of a sample of `count` requests."""
+    tag, tokens = np.full(count, "t", dtype=object), rng.integers(20, 200, count).astype(float)
+    alike_s = tokens / rng.lognormal(0.0, OF_SESSIONS, count)
+    own = {str(name): shares(tag, tokens, alike_s * rng.lognormal(0.0, SPREAD, count)) for name in range(policies)}
+    best, found = min(own, key=lambda name: own[name].seconds.sum()), Resampled({name: [own[name]] for name in own})
+    over = [found.rate_over(best, name) for name in own if name != best]
+    return any(one is not None and one.low > 1 for one in over)
+
+
+def holds_of_rounds(rng: np.random.Generator, count: int, rounds: int, apart: float) -> bool:
+    """Whether the interval of `run` holds the true speed-up; `apart`: spread of the log of a round's seconds."""
+    tag, tokens = np.full(count, "t", dtype=object), rng.integers(20, 200, count).astype(float)
+    took = {"ours": tokens / rng.lognormal(0.0, OF_SESSIONS, count), "alone": tokens}
+    runs = {
+        name: [shares(tag, tokens, own * rng.lognormal(0.0, apart)) for _ in range(rounds)]
+        for name, own in took.items()
+    }
+    interval = Resampled(runs).rate_over("ours", "alone")
+    assert interval is not None
+    return interval.low <= np.exp(-(OF_SESSIONS**2) / 2) <= interval.high
+
+
+def latencies(arrived: np.ndarray, seconds: np.ndarray, servers: int) -> np.ndarray:
+    """Seconds from arrival to end of requests that the next free server takes in turn."""
+    free, ends = [0.0] * servers, []
+    for at, took in zip(arrived.tolist(), seconds.tolist(), strict=True):
+        ends.append(max(at, free[0]) + took)
+        heapreplace(free, ends[-1])
+    return np.array(ends) - arrived
+
+
+def errors(rng: np.random.Generator, count: int, servers: int, load: float, samples: int) -> list[Cell]:
+    """The share of intervals of errors that hold the true one, 0."""
+    held: dict[str, list[bool]] = {}
+    for _ in range(samples):
+        arrived, size = np.cumsum(rng.exponential(1 / load / servers, count)), rng.lognormal(-0.125, 0.5, count)
+        worlds = [latencies(arrived, size * rng.lognormal(0.0, 0.3, count), servers) for _ in range(2)]
+        for part, (low, high) in errors_between(np.stack(worlds, axis=1)).items():
+            held.setdefault(part, []).append(low <= 0 <= high)
+    cells = [table_cell("servers", servers), table_cell("load", load, digits=1), table_cell("requests", count)]
+    return [*cells, *(table_cell(part, float(np.mean(of)), digits=2) for part, of in held.items())]
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--samples", type=int, default=1000)
@@ -156,11 +205,39 @@ def main() -> None:
         shown = zip(("drawn by session", "drawn by request"), held, strict=True)
         cells = [table_cell("sessions", sessions), table_cell("requests", TURNS * sessions)]
         together.append([*cells, *(table_cell(name, share, digits=3) for name, share in shown)])
+    equal = []
+    for many in (2, 5, 10):
+        rng = np.random.default_rng(7)
+        told = [float(np.mean([calls_one_slower(rng, count, many) for _ in range(samples)])) for count in (10, 40)]
+        cells = [
+            table_cell(f"of {count} requests", share, digits=2) for count, share in zip((10, 40), told, strict=True)
+        ]
+        equal.append([table_cell("policies", many), *cells])
+    in_rounds = []
+    for count in (40, 160):
+        for spread in (0.03, 0.1):
+            rng, cells = (
+                np.random.default_rng(7),
+                [table_cell("requests", count), table_cell("apart", spread, digits=2)],
+            )
+            for rounds in (2, 3, 5):
+                held = [holds_of_rounds(rng, count, rounds, spread) for _ in range(samples // 4)]
+                cells.append(table_cell(f"{rounds} rounds", float(np.mean(held)), digits=2))
+            in_rounds.append(cells)
+    apart = [
+        errors(np.random.default_rng(7), count, servers, load, samples)
+        for servers in (1, 8)
+        for load in (0.3, 0.7, 0.9)
+        for count in (100, 300)
+    ]
     seeds = max(samples // 10, 10)
     runs = [served(requests, rate, seeds) for requests, rate in ((60, 100), (300, 25), (300, 100), (300, 400))]
     tables = [
         table("95% intervals that hold the true speed-up", rows),
         table("the same of sessions, whose turns are alike", together),
+        table("samples in which one of equally fast policies is called slower", equal),
+        table("intervals of run that hold the true speed-up, of rounds whose pace is apart", in_rounds),
+        table("intervals of the errors of validate that hold the true one", apart),
         table("intervals of simulate that hold the mean over seeds", runs),
     ]
     print_tables(console_of_output(), [one.grid() for one in tables])

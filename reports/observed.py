@@ -16,8 +16,7 @@ from ..base.errors import counted
 from ..runs.observed import BY_TOKENIZER, ObservedAcceptance, ObservedRequest, ObservedRun
 from ..runs.serving import ServingLog
 from ..traces.workloads.arrival import PS_PER_S
-from .intervals import NORMAL, t_quantile
-from .resampled import AT_ONCE, LEAST_UNITS, resamples
+from .sections import SECTIONS, half_widths
 from .serving import Promises, metrics_of
 from .serving_tables import FIGURES, THROUGHPUT, VALIDATED_LATENCIES, VALIDATED_PARTS, figures_of
 from .summary import Spread, spread_over
@@ -117,7 +116,7 @@ class ObservedCell:
     simulated: float | None
     observed: float | None
     bound: float  # largest size of the relative error that passes, > 0
-    # the error's 95% interval over requests, of latencies; None: unknown
+    # the error's 95% interval over sections of the run, of latencies; None: unknown
     between: tuple[float, float] | None = None
 
     @property
@@ -134,7 +133,7 @@ class ObservedCell:
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether other requests might have had the other verdict."""
+        """Whether another such run might have had the other verdict."""
         if self.between is None or self.within is None:
             return False
         low, high = self.between
@@ -192,7 +191,7 @@ def _observed(run: ObservedRun) -> Mapping[str, float | None]:
 
 
 def _between(run: ObservedRun, log: ServingLog) -> dict[str, tuple[float, float]]:
-    """The interval of each latency's error, over requests as if they were independent."""
+    """The interval of each latency's error."""
     rows = {name: row for row, name in enumerate(log.requests["request_id"].tolist())}
     seen: dict[str, list[tuple[float, float]]] = {latency: [] for latency in VALIDATED_LATENCIES}
     for one in run.finished:
@@ -207,7 +206,7 @@ def _between(run: ObservedRun, log: ServingLog) -> dict[str, tuple[float, float]
     return {
         f"{latency}_{part}": ends
         for latency, pairs in seen.items()
-        if len(pairs) >= LEAST_UNITS
+        if len(pairs) >= SECTIONS
         for part, ends in errors_between(np.array(pairs, dtype=np.float64)).items()
     }
 
@@ -215,26 +214,25 @@ def _between(run: ObservedRun, log: ServingLog) -> dict[str, tuple[float, float]
 def errors_between(pairs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
     """95% intervals of (simulated over observed) - 1, by part, of `[N, 2]` seconds of the same requests.
 
-    A paired bootstrap, which draws N - 1 requests, widened by Student's t (`resampled.py`). A percentile that only
-    the longest request exceeds has none.
+    Requests are in order of arrival, at least `SECTIONS`. Those of a queue wait for each other, so the interval is over
+    sections (`sections.py`) and not over requests. A percentile that only the longest request exceeds has none.
     """
-    rng, count = np.random.default_rng(0), len(pairs)
-    left, drawn = resamples(count), []
-    while left:
-        rows = min(left, max(1, AT_ONCE // count))
-        chosen = pairs[rng.integers(count, size=(rows, count - 1))]
-        drawn.append(np.stack([chosen.mean(axis=1), *np.percentile(chosen, _PERCENTS, axis=1)]))
-        left -= rows
-    parts = np.stack([pairs.mean(axis=0), *np.percentile(pairs, _PERCENTS, axis=0)])
     with np.errstate(divide="ignore", invalid="ignore"):
-        points, logs = np.log(parts[:, 0] / parts[:, 1]), np.log(np.concatenate(drawn, axis=1))
-    spread = np.quantile(logs[..., 0] - logs[..., 1] - points[:, None], (0.025, 0.975), axis=1)
-    ends = np.expm1(points + spread * t_quantile(count - 1) / NORMAL).T
+        whole = _ratios(pairs)
+        width = half_widths(np.array([_ratios(part) for part in np.array_split(pairs, SECTIONS)]), whole)
+        ends = np.expm1(np.log(whole) + np.outer((-1, 1), width)).T
     return {
         part: (float(low), float(high))
         for part, percent, (low, high) in zip(VALIDATED_PARTS, (0, *_PERCENTS), ends, strict=True)
-        if np.isfinite((low, high)).all() and count * (100 - percent) >= 100
+        if np.isfinite((low, high)).all() and len(pairs) * (100 - percent) >= 100
     }
+
+
+def _ratios(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Simulated over observed, of the mean and each percentile."""
+    figures = np.stack([pairs.mean(axis=0), *np.percentile(pairs, _PERCENTS, axis=0)])
+    found: NDArray[np.float64] = figures[:, 0] / figures[:, 1]
+    return found
 
 
 def _row(cell: ObservedCell) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The uncertainty of one run's latencies: by sections, five parts of its requests in order of arrival.
+"""The uncertainty of one run's latencies, and of their errors: by sections, five parts of its requests as they arrive.
 
 Requests of a run share its queue, so an interval over single requests would be far too narrow. Fifths of a run are
 almost independent. The figure of all requests is the middle of the interval of logarithms; the spread of the fifths
@@ -11,12 +11,14 @@ the spread is that growth: a mean TTFT of 0.57 s had 1.1 s of half width, where 
 from math import exp, isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..runs.serving import ServingLog
 from .intervals import Interval, t_quantile
 from .serving import ENDS, latency_seconds
 from .summary import PERCENTILES
 
+Floats = NDArray[np.float64]
 SECTIONS = 5
 LEAST_IN_SECTION = 10  # requests; of fewer a percentile is meaningless
 
@@ -33,13 +35,21 @@ def latency_intervals(log: ServingLog) -> dict[str, Interval]:
         if len(seconds) >= SECTIONS * LEAST_IN_SECTION:
             parts = np.array([_figures(part) for part in np.array_split(seconds, SECTIONS)])
             whole = _figures(seconds)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                apart = np.where(parts == whole, 0.0, np.log(parts / whole))
-            spread = np.sqrt((apart**2).sum(axis=0) / (SECTIONS * (SECTIONS - 1)))
-            for part, figure, width in zip(_NAMES, whole, (t_quantile(SECTIONS - 1) * spread).tolist(), strict=True):
+            for part, figure, width in zip(_NAMES, whole, half_widths(parts, np.array(whole)).tolist(), strict=True):
                 if isfinite(width):
                     ends = figure * exp(-width), figure * exp(width)
                     found[f"{name}_s_{part}"] = Interval(mean=figure, low=ends[0], high=ends[1])
+    return found
+
+
+def half_widths(parts: Floats, whole: Floats) -> Floats:
+    """`[F]` half widths of 95% intervals of logarithms, of `[SECTIONS, F]` figures of the parts and `[F]` of all.
+
+    Not finite where a figure is 0 in some part and not in all.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = np.where(parts == whole, 0.0, np.log(parts / whole))
+    found: Floats = t_quantile(SECTIONS - 1) * np.sqrt((apart**2).sum(axis=0) / (SECTIONS * (SECTIONS - 1)))
     return found
 
 
