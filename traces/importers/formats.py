@@ -23,15 +23,15 @@ from ..rounds.recording import RoundsRecording
 from ..rounds.rounds import LOOKUP, LOSSY, DrafterInfo, RoundsMeta, RoundsRequest
 from ..shapes import model_called, shape_called
 from .bench_results import AIPERF, GUIDELLM, SGLANG_BENCH, VLLM_BENCH, VLLM_SUMMARY
+from .by_k import ACCEPTANCE_BY_K
 from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
 from .format import Format
-from .importing import ImportOptions, Ongoing
+from .importing import ImportOptions, KeptTokens, Ongoing
 from .metrics_pages import LLAMACPP_METRICS, SGLANG_METRICS, TRTLLM_METRICS, VLLM_METRICS
 from .reading import JSON_BEGINS, Fields, files_of, lines_of, opened, peek_objects, refuse_pipe, text_lines
 from .responses import VLLM_DETAILED, drafted_nothing
 from .server_logs import LLAMACPP_LOG, SGLANG_LOG, TRTLLM_ITERATIONS, VLLM_LOG
 from .steps import EAGLE_TIMED, FRONTIER, POSITIONS, SPEC_BENCH
-from .totals import ACCEPTANCE_BY_K, KeptTokens
 
 FORMATS: tuple[Format, ...] = (
     EAGLE_TIMED,

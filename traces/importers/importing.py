@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...base.errors import ArgumentError, as_options, check_within
 from ..errors import TraceFormatError
 from ..meta import MOST, NAME_PATTERN, ModelInfo, NgramInfo, check_title
-from ..rounds.rounds import TRUST, UNKNOWN_DRAFTED, DrafterInfo, Form, Rounds, StatedAcceptance
+from ..rounds.rounds import TRUST, UNKNOWN_DRAFTED, DrafterInfo, Form, Rounds, RoundsRequest, StatedAcceptance
 from ..shifted import keyed_generator
 from .reading import Fields, read_objects, the_one
 
@@ -382,3 +382,58 @@ def check_drafted(fields: Fields, accepted: NDArray[np.int64], drafted: NDArray[
         raise fields.error(
             f"accepted, step {step}", f"must be at most the {drafted[step]} drafted", int(accepted[step])
         )
+
+
+_ALL_KEPT = (
+    "nothing that {} drafted was ever refused{}, which is unlikely: some engines count only what was kept whole "
+    "(llama.cpp on hybrid models), or the text was a copy"
+)
+_WHOLE = 1 - 1e-9  # bound of a probability found by halving
+_NO_DRAFTS = "nothing in these files shows drafts: every answer is taken to be the target's alone"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """One drafter: accepted tokens, whether any was rejected, and accepted counts of rounds with unknown drafts."""
+
+    tokens: int = 0
+    any_refused: bool = False
+    least: int | None = None
+    most: int = 0
+
+
+class KeptTokens:
+    """Counts requests as they are read. Final."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._any_request = False
+
+    def see(self, request: RoundsRequest) -> None:
+        """Count a request's rounds."""
+        self._any_request = True
+        for name, rounds in request.rounds.items():
+            kept = self._kept.setdefault(name, _Kept())
+            kept.tokens += int(rounds.accepted.sum())
+            silent = rounds.drafted == UNKNOWN_DRAFTED
+            kept.any_refused |= bool(np.any(~silent & (rounds.drafted != rounds.accepted)))
+            if silent.any():
+                counts = rounds.accepted[silent]
+                kept.least = int(counts.min()) if kept.least is None else min(kept.least, int(counts.min()))
+                kept.most = max(kept.most, int(counts.max()))
+
+    def remarks(self, drafters: Iterable[DrafterInfo]) -> list[str]:
+        """Remarks on a recording with these drafters, after all requests."""
+        drafters = list(drafters)
+        if self._any_request and not drafters:
+            return [_NO_DRAFTS]
+        found = []
+        for drafter in drafters:
+            kept = self._kept.get(drafter.name, _Kept())
+            whole = kept.most if drafter.window is None else drafter.window
+            refused = kept.any_refused or (kept.least is not None and kept.least < whole)
+            if drafter.stated is not None:
+                found += [_ALL_KEPT.format(drafter.name, "")] if min(drafter.stated.hazards) >= _WHOLE else []
+            elif kept.tokens and not refused:
+                found.append(_ALL_KEPT.format(drafter.name, f" ({kept.tokens:,} tokens)"))
+        return found
