@@ -1,4 +1,4 @@
-"""Mean acceptance lengths by K, the tokens that a step drafts: a table that somebody measured, as a recording.
+"""Mean acceptance lengths by K, the tokens that a step drafts: a measured table, as a recording.
 
 As CSV it has columns for K (`k`, `num_speculative_tokens`, ...) and for the length (`acceptance_length`, `al`, ...); as
 JSON it is an object `{"1": 1.78, "2": 2.38}`, a list of objects with two such keys, or objects of those by name; or it
