@@ -201,7 +201,7 @@ def sure_of(table: Mapping[str, Any], engine: str) -> dict[str, dict[str, Sure]]
 
 def of_release(engine: str, version: str) -> str:
     """The name that an engine of this version has in the table, if its release has terms of its own."""
-    name = f"{engine}-{'.'.join(version.split('.')[:2])}"
+    name = f"{engine}-{'.'.join(version.removeprefix('v').split('.')[:2])}"
     return MEASURED_AS.get(name, name)
 
 
@@ -224,8 +224,8 @@ def engine_terms(
     known = engines()
     if engine is None:
         logged = "" if source is None else source.partition("-")[0]
-        version = software.get(logged, "").removeprefix("v")
-        named = next((name for name in (of_release(logged, version), logged) if name in known), DEFAULT_ENGINE)
+        own = of_release(logged, software.get(logged, ""))
+        named = next((name for name in (own, logged) if name in known), DEFAULT_ENGINE)
         return known[named].get(device)
     if engine not in known:
         names = f"{', '.join(known)} or {BARE}"
