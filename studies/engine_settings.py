@@ -20,7 +20,7 @@ MODEL, EAGLE, EAGLE3, MTP, NGRAM, SUFFIX = KINDS = ("model", "eagle", "eagle3", 
 NEED_PATH = (MODEL, EAGLE, EAGLE3)
 _MATCH = re.compile(r"(?:([1-9][0-9]{0,3})\.\.)?([1-9][0-9]{0,3})")
 _PAIR = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
-_VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){1,3})((?:rc|a|b|\.?post|\.?dev)[0-9]+)?")
+_VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){1,3})(?:(?:rc|a|b|\.?post|\.?dev)[0-9]+){0,2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -262,8 +262,8 @@ class DraftLengthOptions(SplitOptions):
     )
     engine_version: str | None = opt(
         None,
-        "Version of your engine; default: that of the log, if it names one. Where it is too old for a K by running "
-        "requests, one K is set.",
+        "Version of your engine; default: that of the log or of --engine, if it names one. Where it is too old for a K "
+        "by running requests, one K is set.",
     )
 
 

@@ -255,14 +255,15 @@ def _set_at(batch: int, schedule: Mapping[int, int]) -> int:
 
 
 def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | None]:
-    """(engine whose setting is pasted, its version, as given or as in the log; None: unknown).
+    """(engine whose setting is pasted, its version, as given, in the log or of the seconds; None: unknown).
 
     Raises ArgumentError for a bad version.
     """
-    source = setting.recording.about.source or ""
-    named = (asked.paste_into or "", *((of or "").partition("-")[0] for of in (setting.engine, source)), DEFAULT_ENGINE)
+    about = setting.recording.about
+    of_seconds, _, release = (setting.engine or "").partition("-")  # as in vllm-0.9
+    named = (asked.paste_into or "", of_seconds, (about.source or "").partition("-")[0], DEFAULT_ENGINE)
     engine = next(name for name in named if name in ENGINES)
-    version = asked.engine_version or setting.recording.about.software.get(engine)
+    version = asked.engine_version or about.software.get(engine) or (release if engine == of_seconds else "") or None
     if version is not None:
         sets_schedules(engine, version)
     return engine, version

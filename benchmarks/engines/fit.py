@@ -133,13 +133,14 @@ def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms
 
 def unseen(rows: Sequence[Row]) -> Iterator[Predicted]:
     """Every row as predicted by a fit without any row of its model under its engine, in any format or device."""
+    for one in dict.fromkeys(map(model_of, rows)):
+        others = fit([row for row in rows if model_of(row) != one])
+        yield from predicted([row for row in rows if model_of(row) == one], terms_by(others))
 
-    def model(row: Row) -> tuple[str, int, int]:
-        return OLDER.get(row.engine, row.engine), row.target.parameters, row.target.layers
 
-    for one in dict.fromkeys(map(model, rows)):
-        others = fit([row for row in rows if model(row) != one])
-        yield from predicted([row for row in rows if model(row) == one], terms_by(others))
+def model_of(row: Row) -> tuple[str, int, int]:
+    """A row's engine and model, whatever both are called."""
+    return OLDER.get(row.engine, row.engine), row.target.parameters, row.target.layers
 
 
 def sources_of_rounds(rows: Iterable[Row]) -> dict[str, bool]:

@@ -29,7 +29,7 @@ from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
 from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
-from .fit import CLOSE, OLDER, left_out, sure_lines, weights
+from .fit import CLOSE, OLDER, left_out, model_of, sure_lines, weights
 from .rows import DEVICES, OTHERS, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
@@ -145,10 +145,10 @@ def _fitted(
 
 
 def unseen(found: Sequence[Kernels]) -> Iterator[Predicted]:
-    """Every row as predicted by a fit without rows of its model under its engine."""
-    for engine, model in dict.fromkeys((one.row.engine, one.row.target.name) for one in found):
-        beside = fit([one for one in found if (one.row.engine, one.row.target.name) != (engine, model)])
-        yield from (one.at(beside[engine]) for one in found if (one.row.engine, one.row.target.name) == (engine, model))
+    """Every row as predicted by a fit without rows of its model under its engine, whatever it is called."""
+    for model in dict.fromkeys(model_of(one.row) for one in found):
+        beside = fit([one for one in found if model_of(one.row) != model])
+        yield from (one.at(beside[one.row.engine]) for one in found if model_of(one.row) == model)
 
 
 def unseen_rounds(found: Sequence[Kernels], kept: Sequence[Kernels]) -> Iterator[Predicted]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.sim.cost.base import CostModel
-from paceline.sim.cost.engines import EngineTerms
+from paceline.sim.cost.engines import EngineTerms, engines, of_release
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces.meta import ModelInfo
 from paceline.traces.quantisation import quantised_weights
@@ -252,7 +252,8 @@ def _typed(*, kept: bool) -> Iterator[Row]:
 
 def _engine(name: str, version: str) -> str:
     """The engine's name in the table: first releases of vLLM's V1 took far longer for a round."""
-    return f"{name}-{version}" if (name, version) == ("vllm", "0.9") else name
+    own = of_release(name, version)
+    return own if own in engines() else name
 
 
 def _head(kind: str, preset: str) -> ModelInfo:

@@ -18,6 +18,7 @@ BARE = "bare"  # without an engine: the roofline of published peaks
 DEFAULT_ENGINE = "vllm"
 PAGE = "docs/fidelity.md"
 NO_SOFTWARE: Mapping[str, str] = {}
+MEASURED_AS = {"vllm-0.8": "vllm-0.9"}  # a release whose few measured rounds took as long as those of another
 OFTEN = 0.1  # share of measured gains with the wrong sign above which a remark says so
 
 
@@ -97,7 +98,7 @@ class EngineTerms:
         """What readers of its seconds must know."""
         sure = self.sure(target)
         measured, *lost = sure.words()
-        notes = [f"seconds fitted to {self.name} {self.version}; {measured}", *lost]
+        notes = [f"seconds fitted to {self.name.removesuffix(f'-{self.version}')} {self.version}; {measured}", *lost]
         if self.given:
             notes.append(f"shares of peak as given ({self.given}); ranges are still those of {self.name}'s own fit")
         return (*notes, *self.elsewhere(sure))
@@ -198,6 +199,12 @@ def sure_of(table: Mapping[str, Any], engine: str) -> dict[str, dict[str, Sure]]
     return {group: {kind: read(one) for kind, one in by_class.items()} for group, by_class in table.items()}
 
 
+def of_release(engine: str, version: str) -> str:
+    """The name that an engine of this version has in the table, if its release has terms of its own."""
+    name = f"{engine}-{'.'.join(version.removeprefix('v').split('.')[:2])}"
+    return MEASURED_AS.get(name, name)
+
+
 def engine_terms(
     engine: str | None, device: str, *, source: str | None = None, software: Mapping[str, str] = NO_SOFTWARE
 ) -> EngineTerms | None:
@@ -217,8 +224,8 @@ def engine_terms(
     known = engines()
     if engine is None:
         logged = "" if source is None else source.partition("-")[0]
-        release = ".".join(software.get(logged, "").removeprefix("v").split(".")[:2])
-        named = next((name for name in (f"{logged}-{release}", logged) if name in known), DEFAULT_ENGINE)
+        own = of_release(logged, software.get(logged, ""))
+        named = next((name for name in (own, logged) if name in known), DEFAULT_ENGINE)
         return known[named].get(device)
     if engine not in known:
         names = f"{', '.join(known)} or {BARE}"

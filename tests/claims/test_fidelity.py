@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.benchmarks.engines import fidelity, fit
+from paceline.benchmarks.engines import fidelity, fit, kernels
 from paceline.benchmarks.engines.fidelity import by_group, lengths, range_of, terms_of, written_medians
 from paceline.benchmarks.engines.fit import sources_of_rounds
 from paceline.benchmarks.engines.rows import MARGIN, Predicted, Row, decoding, kept_rows, marked, predicted, rows_in
@@ -108,7 +108,17 @@ def test_rounds_are_left_out_by_source_or_by_model_of_the_only_one(monkeypatch):
 
 
 def test_threads_of_one_author_are_one_source():
-    assert {one.source for one in kept_rows() if one.engine == "vllm-0.9"} == {"vllm issue 20780"}
+    """Builds of vLLM 0.8 measured them."""
+    found = {(one.source, one.version) for one in kept_rows() if one.engine == "vllm-0.9"}
+    assert found == {("vllm issue 20780", "0.8")}
+
+
+def test_kernels_of_a_model_are_left_out_whatever_it_is_called(monkeypatch):
+    one, other = (kernels.Kernels(a_round("s", model=name), 0.01, 0.007) for name in ("m", "M-8B"))
+    seen = []
+    monkeypatch.setattr(kernels, "fit", lambda others: seen.append(others) or {"e": kernels.Beside(0.0, 0.0, 0.0, 0.0)})
+    assert [each.row for each in kernels.unseen([one, other])] == [one.row, other.row]
+    assert seen == [[]]
 
 
 NEW = "new sources of e at one request"

@@ -279,6 +279,20 @@ def test_what_will_not_do(made, cost, options, told):
     assert str(error.value).startswith(told)
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, ("vllm", "0.9")),
+        ({"engine_version": "0.9.2"}, ("vllm", "0.9.2")),
+        ({"engine_version": "0.9.2rc2.dev10"}, ("vllm", "0.9.2rc2.dev10")),
+        ({"paste_into": "sglang"}, ("sglang", None)),
+    ],
+)
+def test_seconds_of_a_release_name_its_version(given, found):
+    asked = checked(RecommendOptions, {"cost": "h100", "engine": "vllm-0.9", **given})
+    assert recommending.version_of(asked, setting_of(open_recording("pico"), asked)) == found
+
+
 def test_a_recording_of_the_target_alone_has_nothing_to_recommend():
     with pytest.raises(ArgumentError, match="must have a member that drafts, got synthetic, of target alone"):
         recommend(make_trace(SyntheticSpec(requests=4, tokens=8, models=("target",))))

@@ -194,11 +194,18 @@ def test_whose_terms_are_taken(source, engine, device, found):
     assert (None if terms is None else terms.name) == found
 
 
-@pytest.mark.parametrize(("version", "found"), [("0.9.2", "vllm-0.9"), ("v0.9.0", "vllm-0.9"), ("0.19.1", "vllm")])
+OWN = {"0.9.2": "vllm-0.9", "v0.9.0": "vllm-0.9", "0.8.5.post1": "vllm-0.9", "0.19.1": "vllm", "0.1.dev7": "vllm"}
+
+
+@pytest.mark.parametrize(("version", "found"), OWN.items())
 def test_a_log_of_a_release_with_terms_of_its_own_takes_them(version, found):
     terms = engine_terms(None, "h100", source="vllm-log", software={"vllm": version, "torch": "2.9"})
     assert terms.name == found
     assert engine_terms("vllm", "h100", source="vllm-log", software={"vllm": version}).name == "vllm"
+
+
+def test_a_release_is_named_once():
+    assert engines()["vllm-0.9"]["h100"].notes(MODEL)[0].startswith("seconds fitted to vllm 0.9; ")
 
 
 @pytest.mark.parametrize(

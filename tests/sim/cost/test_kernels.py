@@ -357,6 +357,18 @@ def test_named_as_a_cost(folder, tmp_path):
         assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("version", "engine", "is_told"), [("0.9.2", None, True), ("0.9.2", "vllm", False), ("0.19.1", None, False)]
+)
+def test_that_a_log_is_of_an_older_release_is_told(version, engine, is_told, tmp_path, monkeypatch):
+    recording = llamas()
+    about = replace(recording.about, source="vllm-log", software={"vllm": version})
+    monkeypatch.setattr(type(recording), "about", about)
+    notes = make_cost(f"kernels:{made.folder(tmp_path / 'h100')}", recording, engine=engine).notes()
+    told = "the log is of vllm-0.9, but rounds are those of present releases of vllm"
+    assert (told in notes) == is_told
+
+
 def test_a_cluster_has_kernels_beside_its_file(tmp_path):
     made.folder(tmp_path / "h100")
     path = tmp_path / "cluster.toml"
