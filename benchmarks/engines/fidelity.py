@@ -180,13 +180,13 @@ def page(rows: Sequence[Row]) -> list[str]:
 
 
 def written_medians(text: str) -> dict[str, float]:
-    """The page's median error of the terms, by the first cells of a line."""
+    """The median error of the terms by the first cells of a line; of fitted rows where kept ones have as many."""
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         figures = [place for place, cell in enumerate(cells) if re.fullmatch(r"\d+\.\d%", cell)]
         if len(figures) >= 2:
-            found[" ".join(cells[: figures[0]])] = float(cells[figures[1]].rstrip("%")) / 100
+            found.setdefault(" ".join(cells[: figures[0]]), float(cells[figures[1]].rstrip("%")) / 100)
     return found
 
 
