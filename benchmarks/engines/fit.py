@@ -28,8 +28,8 @@ TABLE = Path(__file__).parents[2] / "sim" / "cost" / "engines.toml"
 CLASSES = {"hopper": ("h100-sxm", "h100", "h200", "h20"), "blackwell": ("b200",)}
 VERSIONS = {"vllm": "0.11 to 0.20", "vllm-0.9": "0.9", "sglang": "0.5", "trtllm": "1.0 to 1.3"}
 OLDER = {"vllm-0.9": "vllm"}  # differ from the newer one in rounds alone, and tell nothing of other engines
-# Engines whose host works between two steps. Schedulers of the others work while the device runs; a term for them, too,
-# made rows of models left out worse (12% in the median of groups for 9%).
+# Engines whose host works between two steps. Schedulers of the others work while the device runs, and with a term for
+# them, too, models left out were further off.
 BETWEEN_STEPS = ("vllm",)
 SHARES = ("bandwidth", "arithmetic", "narrow", "link")
 ROUNDS = ("draft_step_s", "draft_row_s", "wide_s")

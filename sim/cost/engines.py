@@ -17,7 +17,6 @@ from ...traces.meta import ModelInfo
 BARE = "bare"  # without an engine: the roofline of published peaks
 DEFAULT_ENGINE = "vllm"
 PAGE = "docs/fidelity.md"
-NO_SOFTWARE: Mapping[str, str] = {}
 MEASURED_AS = {"vllm-0.8": "vllm-0.9"}  # a release whose few measured rounds took as long as those of another
 OFTEN = 0.1  # share of measured gains with the wrong sign above which a remark says so
 
@@ -206,7 +205,7 @@ def of_release(engine: str, version: str) -> str:
 
 
 def engine_terms(
-    engine: str | None, device: str, *, source: str | None = None, software: Mapping[str, str] = NO_SOFTWARE
+    engine: str | None, device: str, *, source: str | None = None, software: Mapping[str, str] | None = None
 ) -> EngineTerms | None:
     """The terms of an engine on a device of the sheet; None of a bare roofline.
 
@@ -224,7 +223,7 @@ def engine_terms(
     known = engines()
     if engine is None:
         logged = "" if source is None else source.partition("-")[0]
-        own = of_release(logged, software.get(logged, ""))
+        own = of_release(logged, (software or {}).get(logged, ""))
         named = next((name for name in (own, logged) if name in known), DEFAULT_ENGINE)
         return known[named].get(device)
     if engine not in known:
