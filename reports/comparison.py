@@ -541,11 +541,9 @@ class Sweep(Pictured):
         return max(comparison.rows, key=comparison.output_tokens_per_s).policy
 
     def tables(self) -> Sequence[Grid]:
-        """A row for each chain, a column for each batch."""
         return [sweep_table(self)]
 
     def lines(self) -> Sequence[str]:
-        """For each batch the best chain, or that the target alone is best."""
         return [f"batch {batch:,}: {best_in_words(comparison)}" for batch, comparison in self.comparisons.items()]
 
     def to_json(self) -> dict[str, Any]:
@@ -585,7 +583,6 @@ class Sweep(Pictured):
         return [Section(topic="policies", tables=tuple(self.tables()), panels=tuple(swept.panels()))]
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was compared on."""
         return self.meta
 
     def headline(self) -> str:
@@ -710,7 +707,6 @@ class Comparison(Pictured):
         return found
 
     def lines(self) -> Sequence[str]:
-        """Which policy is best, whether that is certain, and why another one loses."""
         return [conclusion(self.runs, ruled_out=self.oracles)]
 
     def to_json(self) -> dict[str, Any]:
@@ -728,7 +724,6 @@ class Comparison(Pictured):
         return flat_rows([{**row, "quality": row["quality"] or unknown} for row in rows])
 
     def sections(self) -> Sequence[Section]:
-        """Speed-ups with intervals, acceptance by member and position, and the requested views."""
         ranked = self.runs.ranked()
         runnable = [row for row in ranked if row.policy not in self.oracles]
         speeds, unit = self._speeds()
@@ -759,7 +754,6 @@ class Comparison(Pictured):
         return found
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was compared on."""
         return self.meta
 
     def _speeds(self) -> tuple[dict[str, float], str]:
@@ -786,7 +780,6 @@ class Comparison(Pictured):
         return ranking(f"{unit[:1].upper()}{unit[1:]}", figures, filled=best, told=told, bars=bars, **shown)
 
     def headline(self) -> str:
-        """What was replayed and how."""
         return comparison_title(self.meta, self.runs)
 
     def _called(self, row: Summary) -> str:

@@ -80,11 +80,9 @@ class Recommended(Pictured):
     setting: Pasteable | None  # to paste; None where something is not decided
 
     def configuration(self) -> Mapping[str, Any]:
-        """The options."""
         return self.ledger.asked
 
     def paste(self) -> str:
-        """The setting with its notes."""
         return "" if self.setting is None else "\n".join(self.setting.lines())
 
     def write(self, path: str | Path) -> None:
@@ -107,11 +105,9 @@ class Again(Printed):
         return not self.differing
 
     def tables(self) -> Sequence[Grid]:
-        """Its own."""
         return self.found.tables()
 
     def lines(self) -> Sequence[str]:
-        """Its own, and the verdict."""
         if self.equal:
             return [*self.found.lines(), f"all figures are those of {self.candidate}"]
         name, (now, then) = next(iter(self.differing.items()))
@@ -126,5 +122,4 @@ class Again(Printed):
         return {**self.found.to_json(), "again": {"candidate": self.candidate, "differing": differing}}
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Its own."""
         return self.found.to_dicts()

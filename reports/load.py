@@ -298,7 +298,6 @@ class LoadComparison(Pictured):
         return [grid for grid in found if grid is not None]
 
     def lines(self) -> Sequence[str]:
-        """The best policy by rate."""
         several = any(len(one.rows) > 1 for one in self.rates)
         lines = in_words(self.best, self.aim) if several else []
         told = {best.rate: best.policy for best in self.best if BASELINE in best.by_cost} if several else {}
@@ -362,15 +361,12 @@ class LoadComparison(Pictured):
         return self.lines() or [f"one policy: {self.rates[0].rows[0].about.policy}; nothing to compare it with"]
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was compared on."""
         return self.meta
 
     def partial(self) -> str:
-        """The number of runs that an interrupt left out."""
         return f"{counted(self.num_missing, 'run')} left out" if self.num_missing else ""
 
     def headline(self) -> str:
-        """What was compared on."""
         sure = any(len(row.runs) > 1 for one in self.rates for row in one.rows)
         return self._title() + "; bars: 95% interval over seeds" * sure
 

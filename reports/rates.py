@@ -121,7 +121,6 @@ class HighestRates(Printed):
         return tuple(row for row, over in found if over.low <= 1 <= over.high)
 
     def tables(self) -> Sequence[Grid]:
-        """One row per policy."""
         title = served_title(self.meta, ", ".join(map(str, self.limits)), self.promised.in_words())
         remarks = list(self.remarks)
         if any(len(row.by_seed) > 1 for row in self.rows):
@@ -150,7 +149,6 @@ class HighestRates(Printed):
         }
 
     def lines(self) -> Sequence[str]:
-        """The policy that sustains most, its ties, and where the order changes."""
         low, high = map(three_digits, self.looked_at)
         changes = self.crossings or [f"{self.quickest} from {low} to {high} arrivals/s"]
         return [self._most(), *(f"least time in the system: {one}" for one in changes)] if len(self.rows) > 1 else []

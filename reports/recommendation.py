@@ -134,7 +134,6 @@ class Recommendation(Recommended):
         return comparison_title(self.meta, self.compared[0])
 
     def sections(self) -> Sequence[Section]:
-        """Every draft length at each number of running requests."""
         return [Section(topic="policies", tables=tuple(self.tables()), panels=(self._heat(),))]
 
     def _heat(self) -> HeatMap:
@@ -160,7 +159,6 @@ class Recommendation(Recommended):
         )
 
     def answer(self) -> Sequence[str]:
-        """The draft lengths in words, and why no setting is named."""
         is_set = self.setting is not None
         told = groupby(
             self.batches, key=lambda each: (each.drafted, is_set and (each.open_between or each.set_tokens is None))
@@ -176,11 +174,9 @@ class Recommendation(Recommended):
         return [first, *(f"the fastest on these requests: {one}" for one in words), *advice]
 
     def tables(self) -> Sequence[Grid]:
-        """A row for each number of running requests."""
         return [recommendation_table(self)]
 
     def lines(self) -> Sequence[str]:
-        """The setting, or why none is named."""
         return [*self._open(), *([] if self.setting is None else ["", *self.setting.lines()])]
 
     def _open(self) -> list[str]:

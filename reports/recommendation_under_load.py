@@ -81,7 +81,6 @@ class RecommendationUnderLoad(Recommended):
     ledger: RecommendationLedger
 
     def headline(self) -> str:
-        """What was served."""
         title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
         title += [
             *([] if self.rate is None else [f"{self.rate:g} arrivals/s"]),
@@ -90,7 +89,6 @@ class RecommendationUnderLoad(Recommended):
         return "; ".join([*title, *([", ".join(map(str, self.limits))] if self.limits else [])])
 
     def sections(self) -> Sequence[Section]:
-        """Candidates by their time in the system, and draft lengths by running requests."""
         seconds = {one.policy: (one.in_system_s, None) for one in self.candidates[:MOST_DRAWN] if one.in_system_s}
         chosen = [policy for policy in seconds if policy == self.chosen]
         title = "Mean time in the system, s"
@@ -103,7 +101,6 @@ class RecommendationUnderLoad(Recommended):
         return [*self._told(), *self.advice]
 
     def tables(self) -> Sequence[Grid]:
-        """Candidates; K by running requests; the present setting as it was observed."""
         best = {(place, None) for place, one in enumerate(self.candidates) if one.policy == self.chosen}
         found = [table(map(self._cells, self.candidates), title=self.headline(), remarks=self._remarks(), bold=best)]
         if self.by_batch is not None:
@@ -154,7 +151,6 @@ class RecommendationUnderLoad(Recommended):
         return cells
 
     def lines(self) -> Sequence[str]:
-        """The choice, what others miss, up to which rate it pays, and the setting."""
         return [*self.answer(), *([] if self.setting is None else ["", *self.setting.lines()])]
 
     def _told(self) -> list[str]:

@@ -578,7 +578,6 @@ class ServingReport(Pictured):
     noted: bool = True  # whether the notes of runs are printed; False where they are shown elsewhere
 
     def tables(self) -> Sequence[Grid]:
-        """Requests served, classes if there are any, latencies, load, and members."""
         served = served_table(self.rows, promised=self.promised.any, title=self.headline(), remarks=self._remarks())
         classes = class_table([(names_of(self.rows, row), row) for row in self.rows], promised=self.promised.any)
         by_class = [] if classes is None else [classes]
@@ -596,7 +595,6 @@ class ServingReport(Pictured):
         return rows_of_runs(named)
 
     def sections(self) -> Sequence[Section]:
-        """Latencies of each run; of several also their tokens per second."""
         served, *others = self.tables()
         *classes, latencies, load, members = others
         return [
@@ -624,7 +622,6 @@ class ServingReport(Pictured):
         return [*told, *(self._in_words(row) for row in self.rows)]
 
     def configuration(self) -> Mapping[str, Any]:
-        """The options of each row."""
         asked = {}
         for row in self.rows:
             seeds = [run.meta.about.seed for run in row.runs]
@@ -633,7 +630,6 @@ class ServingReport(Pictured):
         return asked if len(asked) > 1 else next(iter(asked.values()))
 
     def partial(self) -> str:
-        """The first run that was stopped."""
         stopped = [run for row in self.rows for run in row.runs if run.meta.stopped]
         return f"{stopped[0].folder} stopped: {stopped[0].meta.stopped}" if stopped else ""
 
@@ -670,7 +666,6 @@ class ServingReport(Pictured):
         return found
 
     def headline(self) -> str:
-        """What was served."""
         about = self.rows[0].about
         same = {name: {getattr(row.about, name) for row in self.rows} for name in ("workload", "cluster")}
         parts = [f"{name} {getattr(about, name)}" for name, values in same.items() if len(values) == 1]

@@ -48,7 +48,6 @@ class SweepDone(Printed, CellsPlayed):
     folder: str
 
     def lines(self) -> Sequence[str]:
-        """Counts, then a line for each reason of failures."""
         parts = [f"{self.kept:,} stood there before", f"{self.played:,} played"]
         parts += [f"{len(self.failed):,} failed"] if self.failed else []
         parts += [f"{self.missing:,} not played"] if self.missing else []
@@ -146,11 +145,9 @@ class BestSettings(Pictured):
         return f"{'the best by' if len(self.objectives) == 1 else 'the front of'} {aims}{limits}"
 
     def sections(self) -> Sequence[Section]:
-        """The front among all settings that keep the limits."""
         return [Section(topic="policies", tables=tuple(self.tables()), panels=tuple(self._drawn()))]
 
     def answer(self) -> Sequence[str]:
-        """The first paragraphs of a page."""
         return self.lines() or [
             f"{counted(len(self.found), 'setting')} of {len(self.found) + len(self.others):,} on it"
         ]
@@ -187,7 +184,6 @@ class BestSettings(Pictured):
         )
 
     def tables(self) -> Sequence[Grid]:
-        """A row for each."""
         figures = dict.fromkeys([aim.figure for aim in self.objectives] + [limit.figure for limit in self.limits])
         figures |= dict.fromkeys(name for name in UNSERVED if any(one.mean(name) for one in self.found))
         rows, ends = [], set()
@@ -405,7 +401,6 @@ class TuningResult(Pictured):
         return len(self.trail)
 
     def headline(self) -> str:
-        """What was tuned, and on what."""
         share = f"{100 * self.split:.3g}% of each tag's requests, split seed {self.split_seed}"
         return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}"
 
@@ -426,11 +421,9 @@ class Tuned(TuningResult):
     compared: SideBySide  # with the target alone, on the requests that it was not tuned on
 
     def headline(self) -> str:
-        """What was tuned, and what the figures that count are of."""
         return f"{TuningResult.headline(self)}; {comparison_title(self.compared.meta, self.compared)}"
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was replayed."""
         return self.compared.meta
 
     @property
@@ -438,11 +431,9 @@ class Tuned(TuningResult):
         return "mean over tags" if self.over_tags is OverTags.mean else "of the worst tag"
 
     def sections(self) -> Sequence[Section]:
-        """Both halves, and the course of the search."""
         return self._searched("policies", f"tokens/s, {self._over}")
 
     def tables(self) -> Sequence[Grid]:
-        """A row for each half, the one that counts first."""
         return [table(map(self._row, self.halves), title=self.headline(), remarks=self._remarks())]
 
     def _remarks(self) -> list[str]:
@@ -451,7 +442,6 @@ class Tuned(TuningResult):
         return [*shared_remarks(self.compared.meta, [self.compared], intervals=sure), *few]
 
     def lines(self) -> Sequence[str]:
-        """The result, and failures."""
         own = self.halves[0]
         rate, bounds = own.rates[self.best], own.intervals[self.best]
         sure = f" ± {bounds.half_width:,.1f}" if bounds is not None else ""
@@ -548,25 +538,20 @@ class TunedUnderLoad(TuningResult):
     remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
 
     def headline(self) -> str:
-        """What was tuned, on what."""
         return f"{TuningResult.headline(self)}; {served_title(self.meta, self.promised.in_words())}"
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was served."""
         return self.meta
 
     def sections(self) -> Sequence[Section]:
-        """Both halves, and the course of the search."""
         return self._searched("load", self.words)
 
     def tables(self) -> Sequence[Grid]:
-        """A row for each half, the one that counts first."""
         several = max(len(half.tuned) for half in self.halves) > 1
         remarks = [*self.remarks, *(["in brackets: 95% interval over seeds"] if several else [])]
         return [table(map(self._row, self.halves), title=self.headline(), remarks=remarks)]
 
     def lines(self) -> Sequence[str]:
-        """The result, and failures."""
         own = self.halves[0]
         found = f"{self.best}: {own.shown[0]} {self.words}, on requests that it was not tuned on"
         sure = own.gain if len(own.tuned) > 1 else None

@@ -81,7 +81,6 @@ class WhatIf(Printed):
         return [ours / theirs for ours, theirs in pairs] if known else None
 
     def tables(self) -> Sequence[Grid]:
-        """The run without changes, then the ratio of each figure to it."""
         names = ("workload", "policy", "cluster", "trace")
         title = served_title(self.meta, self.promised.in_words(), names=names)
         remarks = [*self.remarks, *self._unserved()]
@@ -122,7 +121,6 @@ class WhatIf(Printed):
         return "-" if ratio is None else with_ends(ratio, styled(".3f"))
 
     def lines(self) -> Sequence[str]:
-        """The mean time in the system, uncertain effects, and interactions of changes."""
         known = [(one, ratio) for one in self.runs if (ratio := self.ratio(one, LEADING)) is not None]
         times = ", ".join(f"{one.name} {ratio.mean:.3f}x" for one, ratio in known)
         said = [f"mean time in the system: {times}"] if known else []

@@ -346,7 +346,6 @@ class Agreements(Printed):
         return not any(agreement.difference for agreement in self.policies)
 
     def tables(self) -> Sequence[Grid]:
-        """One row per policy."""
         meta = self.meta
         closure, sampling = meta["closure"], Sampling.model_validate(meta["sampling"])
         ahead = "" if meta["overlap"] == "auto" else f", members that work at the same time in {meta['overlap']}"
@@ -359,7 +358,6 @@ class Agreements(Printed):
         return [replace(agreement_table(self.policies), title=head)]
 
     def lines(self) -> Sequence[str]:
-        """Where policies left the record, the first difference of each that differs (several lines), and the total."""
         lines = [record_exit_line(one, one.left) for one in self.policies if one.left is not None]
         for one, near in zip(self.policies, self.near_ties, strict=True):
             if one.difference is not None:

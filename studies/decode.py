@@ -142,7 +142,6 @@ class Decoded(Pictured):
         return summarise_run(self.log) if len(self.failed) < len(self.outputs) else None
 
     def tables(self) -> Sequence[Grid]:
-        """Figures by member; empty if no request was answered."""
         summary, meta = self.summary, self.log.meta
         if summary is None:
             return []
@@ -159,7 +158,6 @@ class Decoded(Pictured):
         return [*([] if summary is None else prefix_lines(summary)), *told, *self.score_lines()]
 
     def sections(self) -> Sequence[Section]:
-        """Acceptance by position, and seconds by member; empty if no request was answered."""
         return [Section(topic="acceptance", tables=tuple(self.tables()), panels=tuple(_panels_of([self])))]
 
     def answer(self) -> Sequence[str]:
@@ -167,16 +165,13 @@ class Decoded(Pictured):
         return [*(grid.title for grid in self.tables()), *self.lines()]
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was run."""
         return self.log.meta
 
     def partial(self) -> str:
-        """Whether an interrupt left requests out."""
         ended = f"{len(self.outputs):,} of {counted(self.num_requests, 'request')} ended"
         return ended if self.log.meta["interrupted"] else ""
 
     def headline(self) -> str:
-        """What was run."""
         meta = self.log.meta
         return f"pool {meta['pool']}, {meta['policy']}, {counted(self.num_requests, 'prompt')}, batch {meta['batch']}"
 
@@ -373,7 +368,6 @@ class DecodedByPolicy(Pictured):
         return Resampled(runs, sessions=self.sessions)
 
     def tables(self) -> Sequence[Grid]:
-        """A row per policy, and texts compared with the target's if a policy is lossy."""
         known = [(run, run.summary) for run in self.runs]
         speeds = self._speeds()
         rows = [
@@ -413,11 +407,9 @@ class DecodedByPolicy(Pictured):
         return [self.runs[place] for place in ranked] or self.runs
 
     def partial(self) -> str:
-        """Whether an interrupt left rounds out."""
         return f"{self.num_rounds} of {self.asked_rounds} rounds" if self.is_cut_short else ""
 
     def headline(self) -> str:
-        """What was run."""
         meta = self.runs[0].log.meta
         return f"pool {meta['pool']}, {counted(self.runs[0].num_requests, 'prompt')}, batch {meta['batch']}"
 
@@ -439,7 +431,6 @@ class DecodedByPolicy(Pictured):
         return cells
 
     def lines(self) -> Sequence[str]:
-        """Right answers by tag and kinds of failures, a line per policy if known."""
         return [f"{run.log.meta['policy']}: {line}" for run in self.runs for line in run.score_lines()]
 
     def to_json(self) -> dict[str, Any]:

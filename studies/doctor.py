@@ -78,7 +78,6 @@ class Diagnosis(Printed):
     profiles: tuple[KeptProfile, ...]  # the newest, which `--cost here` takes, first
 
     def tables(self) -> Sequence[Grid]:
-        """Versions, extras, plug-ins, the machine, caches, profiles."""
         extras = [
             {"extra": one.name, "missing": ", ".join(one.missing) or "nothing", "to install": one.install}
             for one in self.extras
@@ -109,7 +108,6 @@ class Diagnosis(Printed):
         return found
 
     def lines(self) -> Sequence[str]:
-        """What to do about profiles."""
         empty = [] if self.kept else [f"no caches yet in {self.folder}"]
         if not self.profiles:
             return [*empty, "no profile of this machine: paceline profile measures one, for --cost here"]

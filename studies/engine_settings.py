@@ -106,7 +106,6 @@ class EngineSettings(Printed):
     pasted: Pasted
 
     def lines(self) -> Sequence[str]:
-        """The settings, the text to paste, then notes."""
         bounds = self.decision.bounds
         ranges = "by running requests: " + ", ".join(_range(*bound) for bound in bounds)
         what = ranges if len(bounds) > 1 else f"K = {self.decision.first}"

@@ -91,7 +91,6 @@ class FittedHead(Printed):
     num_held_out: int  # requests that it was evaluated on
 
     def tables(self) -> Sequence[Grid]:
-        """Its weights."""
         head = self.head
         rows = (("bias", f"{head.bias:.3f}"), *((name, f"{head.weights[name]:.3f}") for name in WEIGHTS))
         title = f"chance that {head.target} keeps a token of {head.drafter}, logistic in"
@@ -100,7 +99,6 @@ class FittedHead(Printed):
         ]
 
     def lines(self) -> Sequence[str]:
-        """What it was fitted to, and its errors on held-out requests."""
         head, fit = self.head, self.head.held_out
         return (
             f"fitted to {counted(head.num_tokens, 'judged token')} of {counted(self.num_requests, 'request')} of "

@@ -30,7 +30,6 @@ class Imported(Printed):
         return flat_rows([each.model_dump(mode="json") for each in self.meta.drafters])
 
     def lines(self) -> list[str]:
-        """What was imported from where, and the notes."""
         meta, saw = self.meta, f"; saw {self.saw}" if self.saw else ""
         drafters = ", ".join(map(_in_words, meta.drafters)) or "none"
         first = f"{self.out}: imported from {meta.source} ({TRUST[meta.form]}), {counted(self.num_requests, 'request')}"

@@ -68,7 +68,6 @@ class ClusterShown(Printed):
     cluster: Cluster
 
     def tables(self) -> Sequence[Grid]:
-        """Replicas, then memory."""
         cluster = self.cluster
         groups = table(
             (_group_cells(name, replicas) for name, replicas in cluster.groups.items()),
@@ -78,7 +77,6 @@ class ClusterShown(Printed):
         return (groups, *(_memory_table(name, replicas[0]) for name, replicas in cluster.groups.items()))
 
     def lines(self) -> Sequence[str]:
-        """The router, and when a run ends."""
         cluster = self.cluster
         signals = f"signals every {cluster.stale_s:g} s" if cluster.stale_s else "signals never stale"
         horizon = "no horizon" if cluster.horizon_s is None else f"runs end at {cluster.horizon_s:g} s"
@@ -613,7 +611,6 @@ class WorkloadDescription(Printed):
         return asdict(self.summary) | {"shared_share": self.summary.shared_share}
 
     def tables(self) -> Sequence[Grid]:
-        """At a glance, and lengths."""
         return workload_tables(self.summary)
 
 

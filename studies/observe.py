@@ -92,11 +92,9 @@ class Observed(Printed):
         write_observed(self.run, Path(path))
 
     def tables(self) -> Sequence[Grid]:
-        """What was served, and latencies."""
         return observed_tables(self.run, self.figures)
 
     def lines(self) -> Sequence[str]:
-        """Remarks that readers of the figures need."""
         return observed_lines(self.run, self.figures)
 
     def to_json(self) -> dict[str, Any]:

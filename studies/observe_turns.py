@@ -81,11 +81,9 @@ class ObservedTurns(Printed):
         return max((found for own in runs if (found := _apart(own)) is not None), default=None)
 
     def tables(self) -> Sequence[Grid]:
-        """A row for each policy: means over turns, and its gain in each turn and over all."""
         return [table(map(self._row, self.policies), texts=("95%", "gains of turns"), title="observed in turns")]
 
     def lines(self) -> Sequence[str]:
-        """The gain, and whether the machine was quiet enough for it to be meaningful."""
         first = self.policies[0]
         lines = [
             f"gain: mean E2E under {first} over that under the policy, same requests; 95%: interval over turns",

@@ -45,7 +45,6 @@ class NewPlugin(Printed):
     use: str  # the command that uses it
 
     def lines(self) -> Sequence[str]:
-        """The files, and what to type next."""
         return [
             f"{self.folder}: {', '.join(self.files)}",
             f"cd {self.folder}; pip install --editable .; pytest; then {self.use}",

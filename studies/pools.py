@@ -51,7 +51,6 @@ class SlimsFound(Printed):
         return {"pool": self.pool, "out": str(self.out), **self.meta, **figures, "target": target, **verified}
 
     def tables(self) -> Sequence[Grid]:
-        """Masks from the fastest to the target."""
         frontier = self.frontier
         title = (
             f"pool {self.pool}: {counted(frontier.num_trials, 'mask')} tried on "
@@ -71,7 +70,6 @@ class SlimsFound(Printed):
         return [table(rows, texts=("layers left out", "found by", "dominated"), title=title)]
 
     def lines(self) -> Sequence[str]:
-        """Which members the file has now."""
         return [f"{self.out}: {', '.join(each.name for each in self.frontier.found)} written"]
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -213,7 +211,6 @@ class ForcedPoolMade(Printed):
         ]
 
     def tables(self) -> Sequence[Grid]:
-        """The members."""
         rows = [
             {
                 "member": row["name"],
@@ -230,7 +227,6 @@ class ForcedPoolMade(Printed):
         return [table(rows, texts=("shape", "dtype"), title=f"forced pool {self.content.name}")]
 
     def lines(self) -> Sequence[str]:
-        """Its needs, and commands to use it."""
         weights = sum(_weight_bytes(member) for member in self.members)
         return [
             f"{weights / 1e6:,.1f} MB of random weights are made whenever it is loaded",

@@ -166,7 +166,6 @@ class Profiled(Printed):
         return [shape._asdict() for shape in self.profile.shapes]
 
     def tables(self) -> Sequence[Grid]:
-        """Members, operations, then policies."""
         meta = self.profile.meta
         members = [self._member_row(member) for member in meta.members]
         operations = [
@@ -194,7 +193,6 @@ class Profiled(Printed):
         ]
 
     def lines(self) -> Sequence[str]:
-        """Remarks, and its path."""
         meta = self.profile.meta
         lines = [f"left out, as memory is short: {words}" for words in meta.left_out]
         lines.append(f"drift while measuring: {meta.drift:.1%}")

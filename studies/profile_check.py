@@ -265,7 +265,6 @@ class CheckedProfile(Printed):
         ]
 
     def tables(self) -> Sequence[Grid]:
-        """Members, settled and after times away."""
         meta = self.profile.meta
         rows = [
             {
@@ -282,7 +281,6 @@ class CheckedProfile(Printed):
         return [table(rows, texts=("forwards", "fits"), title=title)]
 
     def lines(self) -> Sequence[str]:
-        """The verdict last."""
         return [*self.remarks, self.freshness.line]
 
 

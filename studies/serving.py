@@ -558,12 +558,10 @@ class Simulated(ServingReport):
     cut: bool = False  # whether an interrupt came after the run, before it was served again at the ends of its cost
 
     def tables(self) -> Sequence[Grid]:
-        """The tables of any run, and the ranges of its figures by the cost."""
         found = ranges_table([(names_of(self.rows, row), row) for row in self.rows])
         return [*ServingReport.tables(self), *([] if found is None else [found])]
 
     def sections(self) -> Sequence[Section]:
-        """Latencies, and running and waiting requests over time, in all replicas; of these none if nothing arrived."""
         series, known = self.log.series, ServingReport.sections(self)
         if not len(series["at_ps"]):
             return known

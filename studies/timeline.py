@@ -36,7 +36,6 @@ class Timeline(Printed):
     window: Window  # of the file
 
     def tables(self) -> Sequence[Grid]:
-        """A row for each run."""
         rows = [
             {
                 "run": row["run"],
@@ -50,7 +49,6 @@ class Timeline(Printed):
         return (table(rows, texts=["world"]),)
 
     def lines(self) -> Sequence[str]:
-        """Where it is, and what is missing."""
         lacking = [name for name, run in self.runs.items() if run.ops is None and run.world != "observed"]
         notes = [f"{name} kept no operations (simulate --events): requests and counters alone" for name in lacking]
         return [*notes, f"{self.path}: {ceil(self.num_bytes / 1e3):,} kB; open it at https://ui.perfetto.dev"]

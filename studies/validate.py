@@ -302,7 +302,6 @@ class Validation(Printed):
         ]
 
     def tables(self) -> Sequence[Grid]:
-        """Cells, then the best policies."""
         meta = self.meta
         pool = f"{'FORCED ' if meta['forced'] else ''}pool {meta['pool']}"
         title = (
@@ -312,7 +311,6 @@ class Validation(Printed):
         return [cells_table(self.cells, title=title), choices_table(self.choices())]
 
     def lines(self) -> Sequence[str]:
-        """The verdict, and remarks on the seconds."""
         found = self.verdict
         forced = [f"forced: what is accepted comes from recording {self.meta['trace']}, not from the models"]
         return [

@@ -53,7 +53,6 @@ class ObservedValidation(Printed):
         return all(cell.within is not False for cell in self.cells)
 
     def tables(self) -> Sequence[Grid]:
-        """A line for each figure."""
         meta = self.meta
         title = (
             f"{meta['observed']} ({meta['model']}, {counted(meta['requests'], 'request')}) against cluster "
@@ -62,7 +61,6 @@ class ObservedValidation(Printed):
         return [cells_table(self.cells, title)]
 
     def lines(self) -> Sequence[str]:
-        """The fit, remarks, and the verdict."""
         fitted = [] if self.calibration is None else self.calibration.lines()
         return [*fitted, *self.meta["notes"], verdict(self.cells)]
 

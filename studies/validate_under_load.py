@@ -415,7 +415,6 @@ class LoadValidation(Printed):
         return flat_rows([asdict(cell) | {"errors": cell.errors()} for cell in self.cells])
 
     def tables(self) -> Sequence[Grid]:
-        """Throughput and work, then each latency."""
         meta = self.meta
         title = (
             f"pool {meta['pool']} in the loop against recording {meta['trace']}; workload {meta['workload']}, cluster "
@@ -425,7 +424,6 @@ class LoadValidation(Printed):
         return [first, *(validation_latency_table(self.cells, latency) for latency in VALIDATED_LATENCIES)]
 
     def lines(self) -> Sequence[str]:
-        """Remarks on the seconds, and the errors of all cells together."""
         found = worst_and_median(self.cells)
         means = ", ".join(
             f"{HEADINGS[latency]} {errors['median']:.1%} ({errors['worst']:.1%})"
