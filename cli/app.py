@@ -79,13 +79,7 @@ Function = Callable[..., None]
 
 
 class CommandByName(TyperCommand):
-    """A command or group that is built when it is first called; until then it has only a name and a purpose.
-
-    Args:
-        name: as it is typed.
-        make: builds the command or group itself.
-        purpose: what it does; called for lists of commands only.
-    """
+    """A command or group that `make` builds when it is first called; until then it has only a name and a purpose."""
 
     def __init__(self, name: str, make: Callable[[], Any], purpose: Callable[[], str]) -> None:
         super().__init__(name, rich_markup_mode=None)
@@ -105,9 +99,7 @@ class CommandByName(TyperCommand):
 class LaboratoryCommand:
     """A command of the laboratory, a package of its own that may not be installed.
 
-    Attributes:
-        words: as typed, and the name of its entry point in the group `paceline.commands`.
-        purpose: what it does.
+    `words` are as typed, and the name of its entry point in the group `paceline.commands`.
     """
 
     words: str

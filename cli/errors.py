@@ -109,8 +109,7 @@ def _flushed(code: int) -> int:
 def one_interrupt(came: list[int]) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM interrupts; further ones are ignored, so that finished results are written.
 
-    Args:
-        came: receives the number of the signal that interrupted.
+    `came` receives the number of the signal that interrupted.
     """
     if threading.current_thread() is not threading.main_thread():  # other threads cannot set signal handlers
         yield
@@ -179,11 +178,9 @@ def _cut(text: str, most: int) -> str:
 
 
 class PassedOn(TextIOBase):
-    """A text stream that passes text on; it has no `buffer`, so that nothing can bypass it.
+    """A text stream that passes text on to another; it has no `buffer`, so that nothing can bypass it.
 
-    Args:
-        to: the stream that is written to, called at each use.
-        encoding: of characters that may be written, a subset of the stream's; others are spelled in these.
+    `to` gives the other at each use. Characters beyond `encoding`, a subset of its own, are spelled in those of it.
     """
 
     encoding = ""  # a class attribute hides the one of TextIOBase, which cannot be set
@@ -215,11 +212,7 @@ class PassedOn(TextIOBase):
 
 
 class StdoutForJson(PassedOn):
-    """Stands in for `sys.stdout` while a command runs and writes to `sys.stderr`: a user's policy may print.
-
-    Args:
-        json: the true standard output, for the JSON.
-    """
+    """Stands in for `sys.stdout`, kept as `json`, and writes to `sys.stderr`: a user's policy may print."""
 
     def __init__(self, json: TextIO) -> None:
         super().__init__(lambda: sys.stderr, sys.stderr.encoding or "utf-8")

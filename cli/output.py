@@ -138,13 +138,8 @@ def _in_options(part: object) -> object:
 def check_json_path(path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a path that `write_json` would reject after it.
 
-    Args:
-        path: as `--json` takes it.
-        others: files and folders that the command reads or writes; None for those not asked for.
-
-    Raises:
-        ValueError: it cannot be written, or is one of the others.
-        OSError: it is a link that leads to itself.
+    `others` are files and folders that the command reads or writes, None for those not asked for. Raises ValueError if
+    it cannot be written, or is one of the others; OSError for a link that leads to itself.
     """
     if path is not None and str(path) != "-":
         check_file_path("--json", path, *others)
@@ -208,9 +203,7 @@ def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> 
 def write_json(data: dict[str, Any], path: Path) -> None:
     """To `path`, or to standard output for `-`; a file appears whole or not at all.
 
-    Raises:
-        ValueError: the folder of `path` does not exist, or `path` is a folder.
-        OSError: it cannot be written; a file there is unchanged.
+    Raises ValueError as `check_json_path`, OSError if it cannot be written; a file there is unchanged.
     """
     check_json_path(path)
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"

@@ -74,13 +74,8 @@ def words(option: str, text: str) -> tuple[str, ...]:
 def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[str, float]:
     """The number of each name, in the order given: `--scale draft=0.5 --scale target=2`, or both after one `--scale`.
 
-    Args:
-        option: as the command line calls it.
-        what: what the number is, in capitals.
-        texts: `NAME=number`, one each.
-
-    Raises:
-        ValueError: a text of another form, a number that is not finite, or a name given twice.
+    `texts` are `NAME=number`, one each; `what` is what the number is, in capitals. Raises ValueError for another form,
+    a number that is not finite, or a name given twice.
     """
     values: dict[str, float] = {}
     for name, number in named_texts(option, what, texts).items():
@@ -217,8 +212,7 @@ def _typed(field: Parameter, said: Opt) -> tuple[Parameter, Callable[[Any], obje
 def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
     """A command as typer reads it: `opt` among its defaults, and each field of a record, becomes an option.
 
-    Args:
-        command: its parameters are keywords; one whose type is a dataclass is a record.
+    Its parameters are keywords; one whose type is a dataclass is a record.
     """
     own = signature(command).parameters.values()
     records: dict[str, Callable[..., object]] = {

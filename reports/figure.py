@@ -23,9 +23,7 @@ MOST_PANELS = 12
 def check_figure(path: Path | None) -> None:
     """Reject, before a long run, a file that `write_figure` could not write.
 
-    Raises:
-        ArgumentError: another suffix than `SUFFIXES`.
-        ModuleNotFoundError: the extra is not installed; the message says how.
+    Raises ArgumentError for another suffix than `SUFFIXES`, ModuleNotFoundError, which says how to install the extra.
     """
     if path is None:
         return
@@ -35,16 +33,9 @@ def check_figure(path: Path | None) -> None:
 
 
 def write_figure(panels: Sequence[AnyPanel], path: Path) -> None:
-    """Draw panels; the file appears whole or not at all.
+    """Draw 1 to `MOST_PANELS` panels; the file appears whole or not at all.
 
-    Args:
-        panels: 1 to `MOST_PANELS`.
-        path: ends in one of `SUFFIXES`.
-
-    Raises:
-        ArgumentError: more panels, or as `check_figure`.
-        ModuleNotFoundError: as `check_figure`.
-        OSError: its folder does not exist, or it is a folder.
+    Raises ArgumentError for more panels; as `check_figure`; OSError if its folder does not exist, or it is a folder.
     """
     check_figure(path)
     write_drawn(figure_of(panels, ""), path)

@@ -51,15 +51,9 @@ class Limit:
 
 
 def figure_named(name: str, known: Collection[str], *, argument: str) -> str:
-    """The flat name of a figure that is typed as p99_ttft or ttft_s_p99.
+    """The flat name, of those `known`, of a figure that is typed as p99_ttft or ttft_s_p99.
 
-    Args:
-        name: as it was typed.
-        known: flat names that are allowed.
-        argument: the argument's name, for the error.
-
-    Raises:
-        ArgumentError: none of `known`; suggests a similar one.
+    Raises ArgumentError, which names `argument` and a similar figure, for none of them.
     """
     figure = OF_LATENCY.get(name, name)
     if figure in known:
@@ -80,15 +74,9 @@ def _words(name: str) -> set[str]:
 
 
 def limits_of(text: str, known: Collection[str], *, argument: str) -> tuple[Limit, ...]:
-    """The limits in a text: NAME < NUMBER with <, <=, > or >=, separated by commas.
+    """The limits in a text: NAME < NUMBER with <, <=, > or >=, separated by commas; names as of `figure_named`.
 
-    Args:
-        text: as it was typed.
-        known: flat names of the figures that are allowed.
-        argument: the argument's name, for errors.
-
-    Raises:
-        ArgumentError: another form, an unknown figure, a bound that is no number; names the wrong part.
+    Raises ArgumentError, which names the wrong part: another form, an unknown figure, a bound that is no number.
     """
     found = []
     for part in text.split(","):
@@ -111,15 +99,9 @@ def limits_of(text: str, known: Collection[str], *, argument: str) -> tuple[Limi
 
 
 def seconds_of(text: str, latency: str, told: str) -> float:
-    """The seconds of a bound: 0.2, 200ms or 30s.
+    """The seconds of a bound on a latency, as ttft: 0.2, 200ms or 30s; `told` is what has it, for errors.
 
-    Args:
-        text: as it was typed.
-        latency: ttft, tpot, ...
-        told: what has the bound, for errors.
-
-    Raises:
-        ArgumentError: no finite number; one without a unit that is large for seconds of this latency.
+    Raises ArgumentError for no finite number, or one without a unit that is large for seconds of this latency.
     """
     number = text.removesuffix("s").removesuffix("m") if text.endswith("s") else text
     found = _number(number, text, f"{told} must have seconds as its bound, as in 0.2 or 200ms")
@@ -141,14 +123,8 @@ def _number(text: str, typed: str, rule: str) -> float:
 def service_limits(text: str, *, argument: str) -> tuple[Limit, ...]:
     """A service level: latencies below a bound in seconds, `slo_share` above one; each once.
 
-    "p99_ttft < 1, p99_tpot < 0.03": mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e or queue.
-
-    Args:
-        text: as it was typed; see `limits_of`.
-        argument: the argument's name, for errors.
-
-    Raises:
-        ArgumentError: another form, figure or side, a bound that no run can keep or break, a repeated figure.
+    "p99_ttft < 1, p99_tpot < 0.03": mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e or queue. Raises ArgumentError
+    as `limits_of`, and for another figure or side, a bound that no run can keep or break, a repeated figure.
     """
     found = limits_of(text, [*OF_LATENCY.values(), SHARE], argument=argument)
     for limit in found:

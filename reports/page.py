@@ -71,14 +71,9 @@ class ReportPage:
 
 
 def page_from(data: Mapping[str, Any], name: str) -> ReportPage:
-    """The page in the JSON of a command.
+    """The page in the JSON of a command, of the file `name`.
 
-    Args:
-        data: content of the file.
-        name: of the file, for errors.
-
-    Raises:
-        ValueError: no page in it, one of another version, or of an incomplete run; one line.
+    Raises ValueError, one line: no page in it, one of another version, or of an incomplete run.
     """
     held = data.get(PAGE)
     if not isinstance(held, Mapping):

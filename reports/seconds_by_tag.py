@@ -82,8 +82,7 @@ def tag_shares(log: RunLog) -> dict[str, TagShare]:
 def tag_speed_ups(shares: TagShares, baseline: TagShares) -> dict[str, float]:
     """By tag, tokens per second over those of the baseline, the target alone under the same scenario.
 
-    Raises:
-        ValueError: the runs do not hold the same tags, or the baseline finished no request of one.
+    Raises ValueError if the runs do not hold the same tags, or the baseline finished no request of one.
     """
     if set(shares) != set(baseline):
         raise ValueError(f"tags must be those of the baseline ({', '.join(baseline)}), got {', '.join(shares)}")

@@ -273,15 +273,9 @@ class Slices(NamedTuple):
 
 
 def write_timeline(runs: Mapping[str, TimelineRun], path: Path, window: Window) -> dict[str, int]:
-    """Write runs by their names; the file appears whole or not at all.
+    """Write runs, one at least, by their names to .json or .json.gz; the file appears whole or not at all.
 
-    Args:
-        runs: at least one.
-        path: ends in .json or .json.gz.
-        window: events that do not overlap it are left out.
-
-    Returns:
-        How many events each run has, by its name.
+    Events that do not overlap the window are left out. Returns how many each run has, by its name.
     """
     counts: dict[str, int] = {}
     with whole_file(path) as part, part.open("wb") as raw:

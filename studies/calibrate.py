@@ -169,15 +169,10 @@ def _cost_of(name: str, figures: dict[str, dict[str, float]], target: str) -> Fi
 def calibrate(
     runs: Sequence[Replayable], replayer_of: Callable[[Replayable], Replayer], target: str = TARGET
 ) -> FittedSeconds:
-    """Fit the seconds of a server to runs of it; those of the replayers' clusters are not used.
+    """Fit the seconds of a server to runs of it, at least one; those of the replayers' clusters are not used.
 
-    Args:
-        runs: of one server, at least one.
-        replayer_of: makes the cluster that serves a run.
-        target: name of the target in the cost.
-
-    Raises:
-        ArgumentError: fewer observed times than terms.
+    `replayer_of` makes the cluster that serves a run; `target` is its name in the cost. Raises ArgumentError for fewer
+    observed times than terms.
     """
     fit = _Fit(runs, [replayer_of(run) for run in runs])
     with Progress("calibrating", fit.most, unit="runs of the simulator", at_most=True) as progress:

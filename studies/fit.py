@@ -131,10 +131,7 @@ class FittedHead(Printed):
 def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) -> FittedHead:
     """Fit a head to three quarters of the requests of a recording of contexts, and evaluate it on the others.
 
-    Args:
-        path: of the recording.
-        drafter: whose tokens; the smallest model if None.
-        window: longest draft of the rounds that are fitted to, >= 1.
+    It judges tokens of `drafter`, of the smallest model if None, in drafts of up to `window` >= 1.
 
     Raises:
         ArgumentError: a window below 1.

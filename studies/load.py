@@ -110,10 +110,8 @@ def cluster(
     """A cluster with the members of a recording (None: the shipped one).
 
     `asked` is a TOML file (docs/cluster.md), or a device of the sheet, as "h100", for one replica. `models` are shapes
-    of members, as `paceline compare --models` takes them.
-
-    Raises:
-        ValueError: a file that breaks a rule or does not fit the recording; one line.
+    of members, as `paceline compare --models` takes them. Raises ValueError, one line, for a file that breaks a rule or
+    does not fit the recording.
     """
     return ClusterShown(open_cluster(asked, with_models(opened_recording(recording), models)))
 

@@ -202,16 +202,8 @@ def observe_in_turns(
 ) -> ObservedTurns:
     """Measure policies of `paceline serve` in turns; turn t sends what `observe` sends with the seed of `options` + t.
 
-    Args:
-        url: as for `observe`, like all that is not described here.
-        workload: as for `observe`.
-        prompts: as for `observe`.
-        policies: two or more; each request names one in its field `policy`.
-        turns: 1 to 100.
-        asking: as for `observe`.
-        options: as for `observe`.
-        concurrency: as for `observe`.
-        out: new folder; it gets a run, POLICY-TURN, as of `observe`, after each run.
+    There are two `policies` or more, of which each request names one in its field `policy`, and 1 to 100 `turns`. `out`
+    is a new folder; it gets a run, POLICY-TURN, as of `observe`, after each run. The rest is as for `observe`.
 
     Raises:
         ValueError: as `observe`, before anything is sent for a policy that the server lacks, else at the first run that

@@ -125,8 +125,7 @@ class Drafts:
 def drafts_of(requests: ReplayedRequests, meta: ObservedMeta, stated: int | None) -> Drafts:
     """How a run drafted; `stated` is the number of tokens a round drafts, if the user gave it.
 
-    Raises:
-        ArgumentError: unknown lengths of drafts, different ones, or an unknown number of rounds.
+    Raises ArgumentError for unknown lengths of drafts, different ones, or an unknown number of rounds.
     """
     told, name = meta.acceptance, requests.name
     if not has_drafted(told, stated):
@@ -349,8 +348,7 @@ Asked = str | Path  # a run, or RUN=K with the number of tokens a round drafts
 def replayable(asked: Asked, *, with_rounds: bool = True) -> Replayable:
     """A run by its name, with how it drafted; without rounds it counts as plain.
 
-    Raises:
-        ValueError: no valid run, or one that lacks what its replay needs; one line.
+    Raises ValueError, one line, for no valid run, or one that lacks what its replay needs.
     """
     path, stated = named_run(asked)
     if stated is not None and not with_rounds:

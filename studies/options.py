@@ -527,8 +527,7 @@ Record = TypeVar("Record")
 def checked(record: Callable[..., Record], given: Mapping[str, object]) -> Record:
     """The keywords that a function was called with, as the record that declares them.
 
-    Raises:
-        ArgumentError: the first unknown one, or one of another kind, by name; 1 is no bool and True no number.
+    Raises ArgumentError for the first unknown one, or one of another kind, by name; 1 is no bool and True no number.
     """
     try:
         _keywords(record).model_validate(dict(given))

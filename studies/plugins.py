@@ -57,14 +57,8 @@ class NewPlugin(Printed):
 def new_plugin(kind: str, name: str, out: str | Path | None = None) -> NewPlugin:
     """Write a package that registers a policy, a router, a cost, a workload or an importer under a name.
 
-    Args:
-        kind: one of `KINDS`.
-        name: lower-case letters, digits and single hyphens; not one that is taken.
-        out: new folder; None: `paceline-NAME` here.
-
-    Raises:
-        ArgumentError: a kind that cannot be registered, or a bad name.
-        ValueError: the folder exists.
+    `kind` is one of `KINDS`, `name` of lower-case letters, digits and single hyphens, and not taken; `out` is a new
+    folder, `paceline-NAME` here if None. Raises ArgumentError for either of the first two, ValueError if it exists.
     """
     if kind not in KINDS:
         raise ArgumentError(f"KIND {kind!r} is not known; {known_are(kind, KINDS)}")

@@ -76,14 +76,7 @@ def watched_requests(
     recording: Path | str | None,
     sampling: Sampling | None,
 ) -> WatchedRequests:
-    """The requests to decode with these models.
-
-    Args:
-        models: of the pool.
-        pool: the same, or where they are; None is the shipped pool.
-        prompts: None takes those beside the pool; None with a forced pool.
-        recording: that decides on a forced pool, whose requests are taken in turn; None with all others.
-        sampling: how tokens are chosen; None is greedy, or as recorded, which others must not contradict.
+    """The requests to decode with these models; arguments are as of `profile`.
 
     Raises:
         ArgumentError: no prompts, one that leaves no room for an answer, or no recording of as many models as a forced

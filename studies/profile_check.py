@@ -307,10 +307,8 @@ def check_profile(
 def check_runnable(policy: Policy, name: str, *, forced: bool, tags: Iterable[str], where: str) -> None:
     """Raise for a built policy that cannot run on these models and requests; `where` names them, as "the prompts".
 
-    `forced`: a recording decides what is accepted, and holds no text but the target's. `tags` are the requests'.
-
-    Raises:
-        ArgumentError: it sees ahead, names a tag that no request has, or is declared lossy on a forced pool.
+    `forced`: a recording decides what is accepted, and holds no text but the target's. `tags` are the requests'. Raises
+    ArgumentError if it sees ahead, names a tag that no request has, or is declared lossy on a forced pool.
     """
     refuse_oracle(policy, name)
     about = about_of(policy)

@@ -163,10 +163,8 @@ def present_of(recording: Recording, drafter: str, asked: int | None) -> int | N
 def lengths_of(recording: Recording, drafter: str, most: int | None, present: int | None) -> tuple[int, ...]:
     """The draft lengths tried, ascending from 1: up to `most`, and the present one.
 
-    Without `most` up to 8, of a log at most its longest, or to the present one if that is longer.
-
-    Raises:
-        ArgumentError: longer than any draft of the log, whose acceptance is unknown.
+    Without `most` up to 8, of a log at most its longest, or to the present one if that is longer. Raises ArgumentError
+    for one longer than any draft of the log, whose acceptance is unknown.
     """
     known = recording.about.longest.get(drafter)
     up_to = max(min(USUAL, known or USUAL), present or 1) if most is None else most

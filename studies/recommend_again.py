@@ -59,14 +59,10 @@ class _Line:
 
 
 def simulate_again(candidate: str, recording: Recording | str | Path | None = None) -> Again:
-    """Serve the workload under a candidate as `simulate` does, at the first seed.
+    """Serve the workload under a candidate, "recommendation.json#7", as `simulate` does, at the first seed.
 
-    Args:
-        candidate: "recommendation.json#7".
-        recording: if the recommendation was made from one in memory.
-
-    Raises:
-        ValueError: no such candidate, one without a served workload, or a changed file; one line.
+    `recording` is the one that the recommendation was made from, if that was in memory. Raises ValueError, one line: no
+    such candidate, one without a served workload, or a changed file.
     """
     line = _read(candidate)
     if line.batch is not None:

@@ -262,10 +262,8 @@ def serving_setting(
 ) -> ServingSetting:
     """The setting; arguments are those of `simulate`, and `asked` holds its other options.
 
-    Without `cost` in `asked` and here, replicas have their own.
-
-    Raises:
-        ValueError: an option out of its range, or one that contradicts others; one line.
+    Without `cost` in `asked` and here, replicas have their own. Raises ValueError, one line, for an option out of its
+    range, or one that contradicts others.
     """
     replay = setting_of(recording, asked)
     if replay.start is not None and start_of(replay.start) != Start.prefill:

@@ -100,10 +100,8 @@ def checked_cost(
     """A cost by name, as for `make_cost`; checks whether its profile fits, by measuring some again, and what changed.
 
     `models` will run, with `threads` threads; `allow_foreign` accepts a profile that cannot hold here, labelled.
-    Whether it fits is asked of the members `runs`; None: of all.
-
-    Raises:
-        ValueError: no such cost, or a profile that cannot hold here.
+    Whether it fits is asked of the members `runs`; None: of all. Raises ValueError for no such cost, or a profile that
+    cannot hold here.
     """
     if not names_profile(name):
         return CheckedCost(cost=make_cost(name, recording, allow_foreign_profile=allow_foreign))
@@ -230,18 +228,9 @@ def measured_runs(
     debug: bool = False,
     chat: bool = False,
 ) -> MeasuredRuns:
-    """Runs of the models of a pool, forced ones if the pool is.
+    """Runs of the models of a pool, forced ones if the pool is; arguments are as of `validate`.
 
-    Args:
-        pool: models, or where they are; None is the shipped pool.
-        prompts: of the recording; None with a forced pool, which needs no text.
-        recording: of the pool and the prompts, or to be forced on the pool.
-        threads: CPU threads of torch, if a pool is loaded.
-        debug: first say how models run.
-        chat: render prompts as questions of a dialogue, as in the recording; not with a forced pool.
-
-    Raises:
-        ValueError: a pool, prompts or a recording that cannot be used together.
+    Raises ValueError for a pool, prompts or a recording that cannot be used together.
     """
     forced = is_forced(pool)
     if forced and prompts is not None:

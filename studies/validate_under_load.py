@@ -467,25 +467,13 @@ def validate_under_load(
     """Serve a workload on the models and in the simulator, and compare latencies and throughput.
 
     Arrivals, router, batches, chunks of prefills and blocks are those of the simulated engine in both worlds, on its
-    clock; with the models, an operation takes their seconds.
+    clock; with the models, an operation takes their seconds. Arguments not described here are as of `validate`, without
+    forced pools.
 
-    Args:
-        pool: models, or where they are; None is the shipped pool.
-        prompts: of the recording.
-        recording: of the pool and these prompts, greedy. Requests of the workload get its prompts, and answers as long
-            as it has.
-        policies: to compare, lossless; a representative set if None.
-        workload: a file of requests, or a generator's text, for times of arrival.
-        cluster: a TOML file, or a device of the sheet; without prefix caches.
-        rates: mean arrivals per second, each > 0; None: the workload's own.
-        cost: of all replicas, as `compare` takes it; "here" is the newest profile of this machine.
-        limit: of arrivals.
-        runs: of the models in each cell, all cells in turn; medians count.
-        seed: of all random draws.
-        allow_foreign_profile: take a profile of another machine.
-        threads: CPU threads of torch, where a pool is loaded.
-        debug: first say how models run.
-        chat: render prompts as questions of a dialogue, as in the recording.
+    `recording` is greedy; requests of the workload get its prompts, and answers as long as it has. `policies` are
+    lossless. `workload` is a file of requests, or a generator's text, for times of arrival; `limit` is of arrivals.
+    `cluster` is a TOML file, or a device of the sheet, without prefix caches. `rates` are mean arrivals per second, > 0
+    each; None: the workload's own. `seed` is of all random draws.
 
     Raises:
         ValueError: a recording, workload, cluster, policy or cost that cannot be used, or a request that failed.
