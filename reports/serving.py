@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import check_within
 from ..runs.log import Columns
 from ..runs.serving import UNKNOWN, ReplicaTotals, ServingLog, total_gaps, total_ps
 from ..traces.workloads.arrival import MOST_PS, PS_PER_S
@@ -220,20 +219,12 @@ def transfer_metrics(log: ServingLog, duration_ps: int) -> TransferMetrics | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLevels:
-    """The longest times that meet a promise (SLO), seconds; None: no promise.
-
-    Raises:
-        ArgumentError: a time that is not above 0 and finite.
-    """
+    """The longest times that meet a promise (SLO), seconds > 0; None: no promise."""
 
     ttft: float | None = None  # to the first token
     tpot: float | None = None  # for each token after the first, the request's mean. A request of one token meets any
     e2e: float | None = None  # to the last token
     queue: float | None = None  # until the request is first scheduled
-
-    def __post_init__(self) -> None:
-        for name, seconds in self.promised.items():
-            check_within(f"`slo` {name}", seconds, "(0, inf)")
 
     @property
     def promised(self) -> dict[str, float]:
