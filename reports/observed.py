@@ -5,7 +5,7 @@ where tokens are needed; `unknown` is shown for what a server did not report.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -150,8 +150,9 @@ def compared(run: ObservedRun, log: ServingLog, *, mean_bound: float, tail_bound
 
     `mean_bound` is of means, medians, throughput and duration, `tail_bound` of `TAIL`.
     """
-    simulated = figures_of(log) | {DURATION: metrics_of(log, Promises()).duration_s}
-    observed, between = _observed(run), _between(run, log)
+    both = (metrics_of(log, Promises()).to_json(), observed_figures(run).to_json())
+    simulated, observed = (figures_of(found, (*FIGURES, DURATION)) for found in both)
+    between = _between(run, log)
     return tuple(
         ObservedCell(
             name=name,
@@ -178,16 +179,6 @@ def verdict(cells: Sequence[ObservedCell]) -> str:
     chance = sum(cell.may_be_chance for cell in judged if cell.within)
     told += f", {chance} of them maybe" if chance else ""
     return f"{told}; beyond: {worst}" if beyond else told
-
-
-def _observed(run: ObservedRun) -> Mapping[str, float | None]:
-    found = observed_figures(run)
-    latencies = {
-        f"{latency}_{part}": None if (spread := getattr(found, latency)) is None else getattr(spread, part)
-        for latency in VALIDATED_LATENCIES
-        for part in VALIDATED_PARTS
-    }
-    return latencies | {THROUGHPUT: found.output_tokens_per_s, DURATION: found.duration_s}
 
 
 def _between(run: ObservedRun, log: ServingLog) -> dict[str, tuple[float, float]]:

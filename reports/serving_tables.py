@@ -12,14 +12,14 @@ from statistics import fmean, median
 from typing import Any, TypeVar
 
 from ..base.errors import counted
-from ..runs.serving import ServingAbout, ServingLog, ServingMeta
+from ..runs.serving import ServingAbout, ServingMeta
 from ..traces.workloads.arrival import AT_ONCE, PS_PER_S
 from ..traces.workloads.drawn_arrivals import CLOSED
 from ..traces.workloads.summary import WorkloadSummary
 from .intervals import Interval, mean_interval, paired
 from .page import Pictured
 from .panels import AnyPanel, Section, by_category, ranking
-from .serving import Promises, ServingMetrics, metrics_of
+from .serving import Promises, ServingMetrics
 from .tables import Grid, facts, flat_rows, shown, table
 
 LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s", "queue": "queue_s"}
@@ -346,16 +346,10 @@ class LoadCell:
 FIGURES = (*(f"{latency}_{part}" for latency in VALIDATED_LATENCIES for part in VALIDATED_PARTS), THROUGHPUT)
 
 
-def figures_of(log: ServingLog) -> dict[str, float]:
-    """The figures of a run; those without a request are left out."""
-    found = metrics_of(log, Promises()).to_json()
-    figures: dict[str, float | None] = {
-        f"{latency}_{part}": None if found[latency] is None else found[latency][part]
-        for latency in VALIDATED_LATENCIES
-        for part in VALIDATED_PARTS
-    }
-    figures[THROUGHPUT] = found[THROUGHPUT]
-    return {name: figure for name, figure in figures.items() if figure is not None}
+def figures_of(found: Mapping[str, Any], names: Sequence[str] = FIGURES) -> dict[str, float]:
+    """The figures of a run in either world, out of its JSON; those without a request are left out."""
+    (flat,) = flat_rows([found])
+    return {name: flat[name] for name in names if flat.get(name) is not None}
 
 
 def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

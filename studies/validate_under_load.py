@@ -6,6 +6,7 @@ whose operations real models run, at their own seconds.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import inf
 from operator import ne
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..decoding.session import Session
 from ..decoding.steps import Draft, PolicyError, Verify
 from ..policies.about import about_of
 from ..policies.chain_text import default_policies
+from ..reports.serving import Promises, metrics_of
 from ..reports.serving_tables import (
     FIGURES,
     HEADINGS,
@@ -51,7 +53,6 @@ from ..sim.serving.serve import Served, serve
 from ..sim.serving.world import Fed, Ran
 from ..sim.simulate import seconds_to_decide
 from ..traces.contexts.recording import TrieRecording
-from ..traces.meta import Sampling
 from ..traces.workloads import WorkloadOptions, with_options
 from ..traces.workloads.arrival import Arrival, Turns, Workload, WorkloadAbout
 from .decode import is_forced, load_pool
@@ -263,7 +264,10 @@ class ServedWorlds:
         self, models: ModelPool, recording: TrieRecording, cluster: Cluster, cost: CostModel, *, seed: int
     ) -> None:
         _check_cluster(cluster)
-        _check_sampling(recording.meta.sampling)
+        if (mode := recording.meta.sampling.mode) != "greedy":
+            raise ArgumentError(
+                f"`recording` must be greedy: a request that is served twice would be sampled by its id, got {mode}"
+            )
         if models.feature_level is not None:
             reader = models.members[models.feature_level].name
             raise ArgumentError(
@@ -306,7 +310,7 @@ class ServedWorlds:
         policies = [self.build(policy) for _ in self._cluster.replicas]
         worlds = [TorchWorld(pool=self._models, sampling=self._recording.meta.sampling) for _ in policies]
         left: set[str] = set()
-        stopwatch = Stopwatch(_clock(self._models))
+        stopwatch = Stopwatch(Clock(one.model.device for one in self._models.members if one.model is not None))
         waiting = iter(worlds)
 
         def make_world(_: object, answers: RecordedAnswers) -> ModelsWorld:
@@ -349,18 +353,6 @@ class ServedWorlds:
             # With models, time between operations counts, which includes deciding.
             decide_s=seconds_to_decide(policy, self._cost, None) if make_world is None else NOTHING_TO_DECIDE,
             make_world=make_world,
-        )
-
-
-def _clock(models: ModelPool) -> Clock:
-    return Clock(member.model.device for member in models.members if member.model is not None)
-
-
-def _check_sampling(sampling: Sampling) -> None:
-    if sampling.mode != "greedy":
-        raise ArgumentError(
-            "`recording` must be greedy: a request that is served twice would be sampled by its id, got "
-            f"{sampling.mode}"
         )
 
 
@@ -492,11 +484,13 @@ def validate_under_load(
     for policy in named:
         worlds.build(policy)
     attached = [(rate, worlds.attached(arrivals)) for rate, arrivals in zip(asked, opened, strict=True)]
-    jobs = [_Job(worlds, policy, rate, arrivals) for rate, arrivals in attached for policy in named]
+    jobs = [(policy, rate, arrivals) for rate, arrivals in attached for policy in named]
     # Replays come first: they are fast and may raise.
-    replays = [job.simulated() for job in tracked(jobs, "replaying", total=len(jobs), unit="runs")]
-    measured = in_turns("serving", [job.measured for job in jobs], runs)
-    cells = tuple(job.cell(replay, found) for job, replay, found in zip(jobs, replays, measured, strict=True))
+    told = tracked(jobs, "replaying", total=len(jobs), unit="runs")
+    replays = [worlds.simulated(policy, arrivals) for policy, _, arrivals in told]
+    measured = in_turns("serving", [partial(worlds.measured, policy, arrivals) for policy, _, arrivals in jobs], runs)
+    both = zip(jobs, replays, measured, strict=True)
+    cells = tuple(_cell(policy.name, rate, replay, found) for (policy, rate, _), replay, found in both)
     meta: dict[str, Any] = {
         "pool": models.name,
         "trace": trace.meta.name,
@@ -504,7 +498,7 @@ def validate_under_load(
         "cluster": served_on.name,
     }
     meta |= {"rates": None if rates is None else list(rates), "runs": runs, "seed": seed, "threads": threads}
-    return LoadValidation(meta=meta | priced.about(jobs[0].workload.about.notes), cells=cells)
+    return LoadValidation(meta=meta | priced.about(attached[0][1].about.notes), cells=cells)
 
 
 def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool, chat: bool) -> ModelPool:
@@ -514,36 +508,23 @@ def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool, c
     return load_pool(pool, threads=threads, debug=debug, chat=chat)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    worlds: ServedWorlds
-    policy: NamedPolicy
-    rate: float | None
-    workload: AttachedWorkload
-
-    def simulated(self) -> ServedRun:
-        return self.worlds.simulated(self.policy, self.workload)
-
-    def measured(self) -> ServedRun:
-        return self.worlds.measured(self.policy, self.workload)
-
-    def cell(self, ours: ServedRun, runs: Sequence[ServedRun]) -> LoadCell:
-        theirs = runs[-1]
-        figures = [figures_of(run.log) for run in runs]
-        both = ours.tokens.keys() & theirs.tokens.keys()
-        return LoadCell(
-            policy=self.policy.name,
-            rate=self.rate,
-            requests=len(ours.log.requests["request_id"]),
-            finished=(len(ours.tokens), len(theirs.tokens)),
-            preemptions=(len(ours.log.preemptions["request"]), len(theirs.log.preemptions["request"])),
-            simulated=figures_of(ours.log),
-            measured=medians(figures),
-            spread=half_range([run["e2e_s_mean"] for run in figures if "e2e_s_mean" in run]),
-            other_answers=sum(ours.tokens[request_id] != theirs.tokens[request_id] for request_id in both),
-            left=len(frozenset().union(*(run.left for run in runs))),
-            emitted=ours.served.num_emitted,
-            cycled=ours.served.num_cycled,
-            modelled=ours.served.num_modelled,
-            equal=ours.log.meta.levels == theirs.log.meta.levels,
-        )
+def _cell(policy: str, rate: float | None, ours: ServedRun, runs: Sequence[ServedRun]) -> LoadCell:
+    theirs = runs[-1]
+    simulated, *figures = (figures_of(metrics_of(run.log, Promises()).to_json()) for run in (ours, *runs))
+    both = ours.tokens.keys() & theirs.tokens.keys()
+    return LoadCell(
+        policy=policy,
+        rate=rate,
+        requests=len(ours.log.requests["request_id"]),
+        finished=(len(ours.tokens), len(theirs.tokens)),
+        preemptions=(len(ours.log.preemptions["request"]), len(theirs.log.preemptions["request"])),
+        simulated=simulated,
+        measured=medians(figures),
+        spread=half_range([run["e2e_s_mean"] for run in figures if "e2e_s_mean" in run]),
+        other_answers=sum(ours.tokens[request_id] != theirs.tokens[request_id] for request_id in both),
+        left=len(frozenset().union(*(run.left for run in runs))),
+        emitted=ours.served.num_emitted,
+        cycled=ours.served.num_cycled,
+        modelled=ours.served.num_modelled,
+        equal=ours.log.meta.levels == theirs.log.meta.levels,
+    )
