@@ -5,15 +5,15 @@ at least as good by every objective, and better by one (Pareto).
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import ge
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from ..base.errors import ArgumentError, counted, known_are
-from ..policies.chain_text import BASELINE
 from ..runs.cells import CellsPlayed
 from .comparison import comparison_title, shared_remarks
 from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired, with_ends
@@ -358,135 +358,37 @@ class TunedHalf:
 
     name: str  # whether it was tuned on them
     requests: int
-    rates: Mapping[str, float]  # output tokens per second by policy, the target alone among them where that is known
-    intervals: Mapping[str, Interval | None]  # 95% intervals over requests; None if unknown
+    rate: float  # output tokens per second
+    alone: float | None  # of the target alone; None if unknown
+    interval: Interval | None  # 95% interval of the rate over requests; None if unknown
     speed_up: Interval | None  # 95% interval over requests of that over the target alone; None if unknown
 
-    def gain(self, policy: str) -> float | None:
-        """The speed-up of the tuned policy, also where its interval is unknown; None where the target alone is."""
+    @property
+    def gain(self) -> float | None:
+        """The speed-up, also where its interval is unknown; None where the target alone is."""
         if self.speed_up is not None:
             return self.speed_up.mean
-        alone = self.rates.get(BASELINE)
-        return self.rates[policy] / alone if alone else None
-
-    def to_json(self, policy: str) -> dict[str, Any]:
-        """The figures of one policy."""
-        bounds = self.intervals[policy]
-        speed_up = self.speed_up
-        return {
-            "requests": self.requests,
-            "output_tokens_per_s": self.rates[policy],
-            "output_tokens_per_s_ci": None if bounds is None else list(bounds.bounds),
-            "speed_up": self.gain(policy),
-            "speed_up_ci": None if speed_up is None else list(speed_up.bounds),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TuningResult(Pictured):
-    """The search of a tuning, of any figure."""
-
-    ranges: str  # the policy's text
-    best: str  # with the values that were best on the requests that it was tuned on
-    values: Mapping[str, str]  # these, by the name of their range
-    trail: tuple[float | None, ...]  # the maximised figure of each trial, in order; None: it failed or is left out
-    failed: tuple[str, ...]  # why trials failed or are left out, each reason once
-    recording: str
-    split: float  # share of each tag that it was tuned on
-    split_seed: int
-
-    @property
-    def trials(self) -> int:
-        """The number of trials."""
-        return len(self.trail)
-
-    def headline(self) -> str:
-        share = f"{100 * self.split:.3g}% of each tag's requests, split seed {self.split_seed}"
-        return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}"
-
-    def _searched(self, topic: str, figure: str) -> list[Section]:
-        """Both halves, and the course of the search."""
-        return [Section(topic=topic, tables=tuple(self.tables()), panels=(learning_curve(self.trail, figure),))]
-
-    def _failures(self) -> str:
-        return f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Tuned(TuningResult):
-    """The result of a tuning; its figure is tokens per second."""
-
-    over_tags: OverTags  # of tags, the maximised figure
-    halves: tuple[TunedHalf, TunedHalf]  # of the requests that it was not tuned on, and of the others
-    compared: SideBySide  # with the target alone, on the requests that it was not tuned on
-
-    def headline(self) -> str:
-        return f"{TuningResult.headline(self)}; {comparison_title(self.compared.meta, self.compared)}"
-
-    def configuration(self) -> Mapping[str, Any]:
-        return self.compared.meta
-
-    @property
-    def _over(self) -> str:
-        return "mean over tags" if self.over_tags is OverTags.mean else "of the worst tag"
-
-    def sections(self) -> Sequence[Section]:
-        return self._searched("policies", f"tokens/s, {self._over}")
-
-    def tables(self) -> Sequence[Grid]:
-        return [table(map(self._row, self.halves), title=self.headline(), remarks=self._remarks())]
-
-    def _remarks(self) -> list[str]:
-        sure = self.halves[0].intervals[self.best] is not None
-        few = [OF_WORST] if sure and self.over_tags is OverTags.worst else []
-        return [*shared_remarks(self.compared.meta, [self.compared], intervals=sure), *few]
-
-    def lines(self) -> Sequence[str]:
-        own = self.halves[0]
-        rate, bounds = own.rates[self.best], own.intervals[self.best]
-        sure = f" ± {bounds.half_width:,.1f}" if bounds is not None else ""
-        found = f"{self.best}: {rate:,.1f}{sure} tokens/s on the requests that it was not tuned on"
-        needed = "it needs two requests, or sessions, of each tag, 5 in all"
-        unknown = "" if bounds is not None else f"how sure that is cannot be told: {needed}"
-        return [found, *filter(None, [beside_plain(own.speed_up), unknown, self._failures()])]
+        return self.rate / self.alone if self.alone else None
 
     def to_json(self) -> dict[str, Any]:
-        asked = {name: getattr(self, name) for name in ("ranges", "recording", "split", "split_seed", "trials")}
-        found = {"best": self.best, "values": dict(self.values), "over_tags": str(self.over_tags)}
-        own, tuned = (half.to_json(self.best) for half in self.halves)
-        halves = {"not_tuned_on": own, "tuned_on": tuned, "failed": list(self.failed)}
-        return {**asked, **found, **halves, "meta": self.compared.meta, "remarks": self._remarks()}
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each half."""
-        return [{"half": half.name, "policy": self.best, **half.to_json(self.best)} for half in self.halves]
-
-    def _row(self, half: TunedHalf) -> dict[str, str]:
-        bounds = half.intervals[self.best]
-        sure = f" ± {bounds.half_width:,.1f}" if bounds is not None and bounds.half_width else ""
-        gain, over = half.gain(self.best), half.speed_up
-        sure_gain = "" if over is None else f" ± {over.half_width:.2f}"
         return {
-            "requests": half.name,
-            "number": f"{half.requests:,}",
-            f"tokens/s, {self._over}": f"{half.rates[self.best]:,.1f}{sure}",
-            "over the target alone": "" if gain is None else f"{gain:.2f}x{sure_gain}",
+            "requests": self.requests,
+            "output_tokens_per_s": self.rate,
+            "output_tokens_per_s_ci": None if self.interval is None else list(self.interval.bounds),
+            "speed_up": self.gain,
+            "speed_up_ci": None if self.speed_up is None else list(self.speed_up.bounds),
         }
 
-
-def learning_curve(trail: Sequence[float | None], label: str) -> Panel:
-    """The figure of each trial in their order, and the most so far; None if it failed."""
-    known = [(float(number), value) for number, value in enumerate(trail, 1) if value is not None]
-    numbers, values = zip(*known, strict=True)
-    return Panel(
-        title="The search, on the requests tuned on",
-        x_label="trial",
-        y_label=label,
-        series=(
-            Series(name="best so far", x=numbers, y=tuple(accumulate(values, max))),
-            Series(name="trial", x=numbers, y=values),
-        ),
-    )
+    def cells(self, words: str) -> dict[str, str]:
+        """A row of a table; `words` are the figure's."""
+        sure = f" ± {self.interval.half_width:,.1f}" if self.interval is not None and self.interval.half_width else ""
+        sure_gain = "" if self.speed_up is None else f" ± {self.speed_up.half_width:.2f}"
+        return {
+            "requests": self.name,
+            "number": f"{self.requests:,}",
+            words: f"{self.rate:,.1f}{sure}",
+            "over the target alone": "" if self.gain is None else f"{self.gain:.2f}x{sure_gain}",
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,10 +409,9 @@ class TunedUnderLoadHalf:
         return geometric_interval([own / other for own, other in paired(self.tuned, self.alone)])
 
     @property
-    def shown(self) -> tuple[str, str]:
-        """The tuned policy's figure and that of the target alone, with their 95% intervals over seeds."""
-        alone = "none" if self.alone is None else _over_seeds(self.figure, self.alone)
-        return _over_seeds(self.figure, self.tuned), alone
+    def shown(self) -> str:
+        """The tuned policy's figure, with its 95% interval over seeds."""
+        return _over_seeds(self.figure, self.tuned)
 
     def to_json(self) -> dict[str, Any]:
         gain, figure = self.gain, self.figure
@@ -523,14 +424,120 @@ class TunedUnderLoadHalf:
             "gain_ci": None if gain is None or len(self.tuned) < 2 else list(gain.bounds),
         }
 
+    def cells(self, words: str) -> dict[str, str]:
+        """A row of a table; `words` are the figure's."""
+        return {
+            "requests": self.name,
+            "number": f"{self.requests:,}",
+            words: self.shown,
+            "the target alone": "none" if self.alone is None else _over_seeds(self.figure, self.alone),
+            "gain": "" if self.gain is None else with_ends(self.gain, "{:.2f}x".format),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TuningResult(Pictured):
+    """A tuning for any figure."""
+
+    topic: ClassVar[str]  # of its section
+    words: str  # the maximised figure
+    ranges: str  # the policy's text
+    best: str  # with the values that were best on the requests that it was tuned on
+    values: Mapping[str, str]  # these, by the name of their range
+    trail: tuple[float | None, ...]  # the maximised figure of each trial, in order; None: it failed or is left out
+    failed: tuple[str, ...]  # why trials failed or are left out, each reason once
+    recording: str
+    split: float  # share of each tag that it was tuned on
+    split_seed: int
+    # of the requests that it was not tuned on, and of the others
+    halves: tuple[TunedHalf, TunedHalf] | tuple[TunedUnderLoadHalf, TunedUnderLoadHalf]
+
+    @property
+    def trials(self) -> int:
+        """The number of trials."""
+        return len(self.trail)
+
+    def headline(self) -> str:
+        share = f"{100 * self.split:.3g}% of each tag's requests, split seed {self.split_seed}"
+        return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}"
+
+    def sections(self) -> Sequence[Section]:
+        curve = learning_curve(self.trail, self.words)
+        return [Section(topic=self.topic, tables=tuple(self.tables()), panels=(curve,))]
+
+    def tables(self) -> Sequence[Grid]:
+        rows = [half.cells(self.words) for half in self.halves]
+        return [table(rows, title=self.headline(), remarks=self._remarks())]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each half."""
+        return [{"half": half.name, "policy": self.best, **half.to_json()} for half in self.halves]
+
+    @abstractmethod
+    def _remarks(self) -> list[str]: ...
+
+    def _failures(self) -> str:
+        return f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Tuned(TuningResult):
+    """The result of a tuning; its figure is tokens per second."""
+
+    topic = "policies"
+    over_tags: OverTags  # of tags, the maximised figure
+    halves: tuple[TunedHalf, TunedHalf]
+    compared: SideBySide  # with the target alone, on the requests that it was not tuned on
+
+    def headline(self) -> str:
+        return f"{TuningResult.headline(self)}; {comparison_title(self.compared.meta, self.compared)}"
+
+    def configuration(self) -> Mapping[str, Any]:
+        return self.compared.meta
+
+    def _remarks(self) -> list[str]:
+        sure = self.halves[0].interval is not None
+        few = [OF_WORST] if sure and self.over_tags is OverTags.worst else []
+        return [*shared_remarks(self.compared.meta, [self.compared], intervals=sure), *few]
+
+    def lines(self) -> Sequence[str]:
+        own = self.halves[0]
+        sure = f" ± {own.interval.half_width:,.1f}" if own.interval is not None else ""
+        found = f"{self.best}: {own.rate:,.1f}{sure} tokens/s on the requests that it was not tuned on"
+        needed = "it needs two requests, or sessions, of each tag, 5 in all"
+        unknown = "" if own.interval is not None else f"how sure that is cannot be told: {needed}"
+        return [found, *filter(None, [beside_plain(own.speed_up), unknown, self._failures()])]
+
+    def to_json(self) -> dict[str, Any]:
+        asked = {name: getattr(self, name) for name in ("ranges", "recording", "split", "split_seed", "trials")}
+        found = {"best": self.best, "values": dict(self.values), "over_tags": str(self.over_tags)}
+        own, tuned = (half.to_json() for half in self.halves)
+        halves = {"not_tuned_on": own, "tuned_on": tuned, "failed": list(self.failed)}
+        return {**asked, **found, **halves, "meta": self.compared.meta, "remarks": self._remarks()}
+
+
+def learning_curve(trail: Sequence[float | None], label: str) -> Panel:
+    """The figure of each trial in their order, and the most so far; None if it failed."""
+    known = [(float(number), value) for number, value in enumerate(trail, 1) if value is not None]
+    numbers, values = zip(*known, strict=True)
+    return Panel(
+        title="The search, on the requests tuned on",
+        x_label="trial",
+        y_label=label,
+        series=(
+            Series(name="best so far", x=numbers, y=tuple(accumulate(values, max))),
+            Series(name="trial", x=numbers, y=values),
+        ),
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TunedUnderLoad(TuningResult):
     """The result of a tuning under load."""
 
+    topic = "load"
     figure: str  # the maximised figure, by flat name
-    words: str  # the same in words
-    halves: tuple[TunedUnderLoadHalf, TunedUnderLoadHalf]  # of requests that it was not tuned on, and of the others
+    halves: tuple[TunedUnderLoadHalf, TunedUnderLoadHalf]
     workload: str
     cluster: str
     promised: Promises  # service levels that goodput counts
@@ -543,17 +550,13 @@ class TunedUnderLoad(TuningResult):
     def configuration(self) -> Mapping[str, Any]:
         return self.meta
 
-    def sections(self) -> Sequence[Section]:
-        return self._searched("load", self.words)
-
-    def tables(self) -> Sequence[Grid]:
+    def _remarks(self) -> list[str]:
         several = max(len(half.tuned) for half in self.halves) > 1
-        remarks = [*self.remarks, *(["in brackets: 95% interval over seeds"] if several else [])]
-        return [table(map(self._row, self.halves), title=self.headline(), remarks=remarks)]
+        return [*self.remarks, *(["in brackets: 95% interval over seeds"] if several else [])]
 
     def lines(self) -> Sequence[str]:
         own = self.halves[0]
-        found = f"{self.best}: {own.shown[0]} {self.words}, on requests that it was not tuned on"
+        found = f"{self.best}: {own.shown} {self.words}, on requests that it was not tuned on"
         sure = own.gain if len(own.tuned) > 1 else None
         return [found, *filter(None, [beside_plain(sure), self._failures()])]
 
@@ -564,20 +567,6 @@ class TunedUnderLoad(TuningResult):
         found = {"trials": self.trials, "failed": list(self.failed)}
         told = {**self.promised.to_json(), "meta": self.meta, "remarks": list(self.remarks)}
         return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned, **told}
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each half."""
-        return [{"half": half.name, "policy": self.best, **half.to_json()} for half in self.halves]
-
-    def _row(self, half: TunedUnderLoadHalf) -> dict[str, str]:
-        gain, (tuned, alone) = half.gain, half.shown
-        return {
-            "requests": half.name,
-            "number": f"{half.requests:,}",
-            self.words: tuned,
-            "the target alone": alone,
-            "gain": "" if gain is None else with_ends(gain, "{:.2f}x".format),
-        }
 
 
 def beside_plain(gain: Interval | None) -> str:

@@ -365,6 +365,7 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
     halves, compared = list[TunedHalf](), list[SideBySide]()
     for name, (own, scenarios) in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
         runs = run_policies(scenarios, named_policies([best]), lossless=own.lossless)
+        knows_alone = BASELINE in runs.by_request
         # Figures are over these tags, whatever their frequency.
         resampled = Resampled(runs.by_request, sessions=runs.sessions, fixed_mix=True)
         compared.append(runs.side_by_side({**own.meta(scenarios.first), "fixed_mix": True}, scenarios.first.cost))
@@ -372,12 +373,14 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
             TunedHalf(
                 name=name,
                 requests=resampled.num_requests,
-                rates={policy: rate_over_tags(shares, over) for policy, shares in runs.by_request.items()},
-                intervals={policy: resampled.rate_of_tags(policy, over) for policy in runs.by_request},
-                speed_up=resampled.rate_of_tags(best, over, BASELINE) if BASELINE in runs.by_request else None,
+                rate=rate_over_tags(runs.by_request[best], over),
+                alone=rate_over_tags(runs.by_request[BASELINE], over) if knows_alone else None,
+                interval=resampled.rate_of_tags(best, over),
+                speed_up=resampled.rate_of_tags(best, over, BASELINE) if knows_alone else None,
             )
         )
-    return Tuned(**searched, over_tags=over, halves=(halves[1], halves[0]), compared=compared[1])
+    words = f"tokens/s, {'mean over tags' if over is OverTags.mean else 'of the worst tag'}"
+    return Tuned(**searched, words=words, over_tags=over, halves=(halves[1], halves[0]), compared=compared[1])
 
 
 def rate_over_tags(runs: Sequence[RequestShares], over: OverTags) -> float:

@@ -63,10 +63,7 @@ def test_the_known_optimum_is_found_within_a_percent(search, tmp_path):
     known = f"draft:{best_window()}/target"
     assert speed(found.best) >= 0.99 * speed(known)
     own = found.halves[0]
-    assert (
-        own.rates[found.best]
-        >= 0.99 * tune(f"{known[:-7]}|1/target", "known.trace", out=tmp_path, jobs=1).halves[0].rates[known]
-    )
+    assert own.rate >= 0.99 * tune(f"{known[:-7]}|1/target", "known.trace", out=tmp_path, jobs=1).halves[0].rate
 
 
 def test_the_figure_is_of_requests_that_had_no_part_with_its_interval(tmp_path):
@@ -75,10 +72,8 @@ def test_the_figure_is_of_requests_that_had_no_part_with_its_interval(tmp_path):
     assert [half.requests for half in found.halves] == [len(others.requests), len(tuned.requests)] == [28, 12]
     rows = {row["policy"]: row for row in compare(others, [found.best], by_tag=True).to_dicts()}
     of_tags = compare(others, [found.best], by_tag=True).by_tag.policies[found.best]
-    assert isclose(
-        found.halves[0].rates[found.best], fmean(share.output_tokens_per_s for share in of_tags.values()), rel_tol=1e-12
-    )
-    assert found.halves[0].intervals[found.best].low < rows[found.best]["output_tokens_per_s"]
+    assert isclose(found.halves[0].rate, fmean(share.output_tokens_per_s for share in of_tags.values()), rel_tol=1e-12)
+    assert found.halves[0].interval.low < rows[found.best]["output_tokens_per_s"]
     shown = found.to_json()
     assert shown["not_tuned_on"]["requests"] == 28
     (curve,) = found.panels()
@@ -93,7 +88,7 @@ def test_tags_of_few_requests_have_an_interval_too(tmp_path):
     """Six tags, five requests of each in a half: requests are drawn within their tags, so none is left without any."""
     found = tune("draft:3..4/target", out=tmp_path, jobs=1)
     for half in found.halves:
-        assert half.intervals[found.best].half_width > 0
+        assert half.interval.half_width > 0
         assert half.speed_up.low > 1
 
 
@@ -154,7 +149,7 @@ def test_the_trail_has_every_trial_and_why_some_failed(tmp_path):
 def test_the_command_says_what_python_says(tmp_path):
     out = done("tune", "draft:3..5/target", "--trace", "known.trace", "--out", tmp_path, "--jobs", "1")
     found = tune("draft:3..5/target", "known.trace", out=tmp_path, jobs=1)
-    assert f"{found.best}: {found.halves[0].rates[found.best]:,.1f} ±" in out
+    assert f"{found.best}: {found.halves[0].rate:,.1f} ±" in out
     assert "not tuned on" in out
 
 
@@ -186,11 +181,11 @@ def test_an_opened_recording_has_no_path(tmp_path):
 def test_of_few_requests_nobody_knows_how_sure_the_figure_is(tmp_path):
     write_trace(make_trace(SyntheticSpec(requests=6, tokens=24)), tmp_path / "few.trace")
     found = tune("draft:1..3/target", tmp_path / "few.trace", out=tmp_path / "out", jobs=1)
-    assert found.halves[0].intervals[found.best] is None
+    assert found.halves[0].interval is None
     assert found.to_json()["not_tuned_on"]["output_tokens_per_s_ci"] is None
     assert "±" not in found.lines()[0]
     own = found.halves[0]
-    gain = own.rates[found.best] / own.rates["plain"]
+    gain = own.rate / own.alone
     (grid,) = found.tables()
     assert grid.rows[0][-1] == f"{gain:.2f}x"
     assert (found.to_json()["not_tuned_on"]["speed_up"], found.to_json()["not_tuned_on"]["speed_up_ci"]) == (gain, None)
