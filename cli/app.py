@@ -120,11 +120,6 @@ def function_by_name(name: str, place: str | LaboratoryCommand) -> CommandByName
     return CommandByName(name, lambda: _command_of(name, _imported(*_module(place))), partial(_docstring, place))
 
 
-def group_by_name(name: str, purpose: str, places: Mapping[str, str | LaboratoryCommand]) -> TyperGroup:
-    """A group of commands, by name."""
-    return _group(name, purpose, {each: function_by_name(each, place) for each, place in places.items()})
-
-
 def made_group_by_name(name: str, place: LaboratoryCommand) -> CommandByName:
     """A group whose commands one function builds."""
 
@@ -273,6 +268,7 @@ def command() -> Callable[..., object]:
     for name, place in COMMANDS.items():
         found.add_command(function_by_name(name, place))
     for name, purpose, places in GROUPS:
-        found.add_command(group_by_name(name, purpose, places))
+        commands = {each: function_by_name(each, place) for each, place in places.items()}
+        found.add_command(_group(name, purpose, commands))
     found.add_command(made_group_by_name(EXPERIMENT.words, EXPERIMENT))
     return found

@@ -361,10 +361,13 @@ def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
     batch = ", ".join(f"{each:,}" for each in meta["batch"]) if isinstance(meta["batch"], list) else meta["batch"]
     deciding = f", {meta['decide_s']:g} s a decision" if meta["decide_s"] else ""
     trust = f"; {meta['trust']}" if meta.get("trust") else ""
+    # Published figures and the user's own were measured on no machine that is known.
+    where = f" (measured on {meta['hardware']})" if meta.get("hardware") else ""
+    devices = f", devices {meta['devices']}" if meta.get("devices", "one") != "one" else ""
     return (
         f"{kind} {meta['trace']} ({origin}), {counted(first.requests, 'request')}, "
-        f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}{_where(meta)}, batch {batch}, "
-        f"seed {meta['seed']}{start_words(meta)}{prefix_words(meta)}{_devices(meta)}{deciding}{trust}"
+        f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}{where}, batch {batch}, "
+        f"seed {meta['seed']}{start_words(meta)}{prefix_words(meta)}{devices}{deciding}{trust}"
     )
 
 
@@ -383,17 +386,6 @@ def prefix_words(meta: Mapping[str, Any]) -> str:
     if not size:
         return ""
     return f", prefix caches of {counted(size['num_blocks'], 'block')} of {counted(size['block_tokens'], 'token')}"
-
-
-def _where(meta: dict[str, Any]) -> str:
-    """The machine that measured the seconds; empty for published figures and for the user's own."""
-    return f" (measured on {meta['hardware']})" if meta.get("hardware") else ""
-
-
-def _devices(meta: dict[str, Any]) -> str:
-    """Which members may work at the same time; empty where all share a device."""
-    devices = meta.get("devices", "one")
-    return "" if devices == "one" else f", devices {devices}"
 
 
 def _what_if(meta: dict[str, Any]) -> str:

@@ -233,11 +233,9 @@ def _article(page: ReportPage, place: int, numbers: Iterator[int], *, several: b
 
 def _again(page: ReportPage, place: int) -> str:
     command = f"<pre tabindex='0'>{escape(page.command)}</pre>" if page.command else ""
-    rows = tuple(page.configuration.items())
-    asked = _table(
-        Grid(title="Configuration", columns=table([{"name": "", "value": ""}], texts=["value"]).columns, rows=rows), ""
-    )
-    return f'<section id="again-{place}"><h2>To repeat it</h2>{command}{asked if rows else ""}</section>'
+    rows = [{"name": name, "value": value} for name, value in page.configuration.items()]
+    asked = _table(table(rows, texts=["value"], title="Configuration"), "") if rows else ""
+    return f'<section id="again-{place}"><h2>To repeat it</h2>{command}{asked}</section>'
 
 
 def _table(grid: Grid, page_title: str) -> str:

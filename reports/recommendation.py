@@ -225,10 +225,8 @@ def _gains(each: Sequence[AtBatch]) -> str:
     gains = [one.speed_up for one in found if one.speed_up is not None]
     if not gains:
         return "gain unknown"
-    least, most = f"{min(gains):.2f}x", f"{max(gains):.2f}x"
-    return (
-        f"{least} to {most} the speed of the target alone" if least != most else f"{most} the speed of the target alone"
-    )
+    span = " to ".join(dict.fromkeys(f"{end:.2f}x" for end in (min(gains), max(gains))))
+    return f"{span} the speed of the target alone"
 
 
 def replayed_candidates(

@@ -95,11 +95,6 @@ class MemberMetrics:
     cached_prompt_share: float | None
 
 
-def member_metrics(log: ServingLog, duration_ps: int) -> tuple[MemberMetrics, ...]:
-    """The figures of each member, in level order; KV use is a mean over `duration_ps`."""
-    return tuple(_of_member(log, level, duration_ps) for level in range(len(log.meta.members)))
-
-
 def ratio(part: float, whole: float) -> float | None:
     """A share or a rate; None for a `whole` of 0."""
     return part / whole if whole else None
@@ -252,12 +247,6 @@ ENDS = {
 }
 
 
-def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
-    """The spread of `latency_seconds`; None without any."""
-    seconds = latency_seconds(log, name, among)
-    return spread_over(seconds) if len(seconds) else None
-
-
 def latency_seconds(log: ServingLog, name: str, among: Mask) -> NDArray[np.float64]:
     """A latency (a key of `ENDS`) of the finished requests of `among` `[R]` in order of arrival.
 
@@ -269,12 +258,6 @@ def latency_seconds(log: ServingLog, name: str, among: Mask) -> NDArray[np.float
         kept &= log.requests["output_tokens"] > 1
     seconds: NDArray[np.float64] = (log.requests[until] - log.requests[since])[kept] / PS_PER_S
     return seconds / (log.requests["output_tokens"][kept] - 1) if name == "tpot" else seconds
-
-
-def spread_of(mean: float, percentiles: Sequence[float]) -> Spread:
-    """From a mean and the values of PERCENTILES."""
-    p50, p90, p95, p99 = percentiles
-    return Spread(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +356,7 @@ def _figures(log: ServingLog, among: Mask, met: Mask | None, made: Mask, duratio
     """The fields of `Figures`, by `[R]` requests: those that count, that met their promises, that have promises."""
     columns, finished = log.requests, log.finished & among
     kept = None if met is None else int((met & among).sum())
+    seconds = {f"{name}_s": latency_seconds(log, name, among) for name in ENDS}
     return {
         "requests": int(among.sum()),
         "finished": int(finished.sum()),
@@ -382,7 +366,7 @@ def _figures(log: ServingLog, among: Mask, met: Mask | None, made: Mask, duratio
         "slo_met": kept,
         "slo_share": None if kept is None else ratio(kept, int((made & among).sum())),
         "goodput_per_s": None if kept is None else ratio(kept, duration_s),
-        **{f"{one}_s": latency_spread(log, one, among) for one in ("ttft", "tpot", "e2e", "queue")},
+        **{name: spread_over(own) if len(own) else None for name, own in seconds.items()},
     }
 
 
@@ -468,7 +452,7 @@ def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
         preempted_requests=len(np.unique(log.preemptions["request"])),
         **_of_all(replicas),
         classes=class_metrics(log, promised, duration_s),
-        members=member_metrics(log, duration_ps),
+        members=tuple(_of_member(log, level, duration_ps) for level in range(len(log.meta.members))),
         replicas=replicas,
         transfers=transfer_metrics(log, duration_ps),
         session_s=spread_over(np.array(took) / PS_PER_S) if (took := log.meta.sessions_ps) else None,
@@ -487,8 +471,8 @@ def _gap_spread(log: ServingLog) -> Spread | None:
     count = total_gaps(log.gaps)
     if not count:
         return None
-    percentiles = [ps / PS_PER_S for ps in gap_percentiles(log.gaps, PERCENTILES)]
-    return spread_of(total_ps(log.gaps) / count / PS_PER_S, percentiles)
+    p50, p90, p95, p99 = (ps / PS_PER_S for ps in gap_percentiles(log.gaps, PERCENTILES))
+    return Spread(mean=total_ps(log.gaps) / count / PS_PER_S, p50=p50, p90=p90, p95=p95, p99=p99)
 
 
 def _replicas(log: ServingLog, duration_ps: int) -> tuple[ReplicaMetrics, ...]:

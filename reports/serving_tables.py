@@ -177,9 +177,9 @@ def styled(style: str) -> Callable[[float], str]:
     return lambda number: f"{number:{style}}"
 
 
-def milliseconds(seconds: float) -> str:
-    """Seconds as milliseconds, without a unit."""
-    return f"{1e3 * seconds:,.2f}"
+def milliseconds(seconds: float | None) -> str:
+    """Seconds as milliseconds, without a unit; empty for None."""
+    return "" if seconds is None else f"{1e3 * seconds:,.2f}"
 
 
 SERVED: Shown = {
@@ -390,8 +390,8 @@ def validation_latency_table(cells: Sequence[LoadCell], latency: str) -> Grid:
     rows = [
         _key(cell)
         | {
-            f"simulated {heading} ms": _ms(cell.simulated.get(f"{latency}_mean")),
-            f"measured {heading} ms": _ms(cell.measured.get(f"{latency}_mean")),
+            f"simulated {heading} ms": milliseconds(cell.simulated.get(f"{latency}_mean")),
+            f"measured {heading} ms": milliseconds(cell.measured.get(f"{latency}_mean")),
             **{f"error of {part}": shown(cell.error(f"{latency}_{part}"), ERROR) for part in VALIDATED_PARTS},
         }
         for cell in cells
@@ -414,10 +414,6 @@ def _cell_row(cell: LoadCell) -> dict[str, str]:
 
 def _key(cell: LoadCell) -> dict[str, str]:
     return {"rate": "own" if cell.rate is None else f"{cell.rate:g}", "policy": cell.policy}
-
-
-def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:,.2f}"
 
 
 def what_was_asked(setting: Mapping[str, Any], cluster: str) -> list[str]:

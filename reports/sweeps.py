@@ -271,7 +271,7 @@ def best_settings(
             raise ArgumentError(f"`by` must name a keyword of the cells, {known_are(name, keywords)}, got {name!r}")
     asked = [*(one.figure for one in aims), *(one.figure for one in limits)]
     able = [one for one in whole if all(one.mean(name) is not None for name in asked)]
-    within = [one for one in able if all(_keeps(one, limit) for limit in limits)]
+    within = [one for one in able if all(limit.kept(one.mean(limit.figure) or 0.0) for limit in limits)]
     groups: dict[str, list[SettingFigures]] = {}
     for one in within:
         groups.setdefault(repr([one.setting.get(name) for name in by]), []).append(one)
@@ -329,11 +329,6 @@ def _notes(settings: Sequence[SettingFigures]) -> list[str]:
 
 def _means(settings: Sequence[SettingFigures], figure: str) -> tuple[float, ...]:
     return tuple(one.mean(figure) or 0.0 for one in settings)
-
-
-def _keeps(one: SettingFigures, limit: Limit) -> bool:
-    mean = one.mean(limit.figure)
-    return mean is not None and limit.kept(mean)
 
 
 def front(settings: Sequence[SettingFigures], objectives: Sequence[Objective]) -> list[SettingFigures]:

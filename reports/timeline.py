@@ -107,6 +107,8 @@ def events_of_serving(log: ServingLog) -> TimelineRun:
         return np.where(values == UNKNOWN, UNKNOWN, values // PS_PER_NS)
 
     outcome = np.where(requests["rejected"] != "", requests["rejected"], np.where(log.finished, "", "unfinished"))
+    times = {"arrived": "arrived_at_ps", "scheduled": "scheduled_at_ps", "first": "first_token_at_ps"}
+    times |= {"ended": "ended_at_ps"}
     ops, rows = (None, None) if log.operations is None else (log.operations.ops, log.operations.rows)
     return TimelineRun(
         world=SIMULATED,
@@ -115,15 +117,7 @@ def events_of_serving(log: ServingLog) -> TimelineRun:
         requests={
             **{name: requests[name] for name in ("request_id", "replica", "prompt_tokens", "emitted_tokens")},
             "outcome": outcome,
-            **{
-                name: ns(requests[f"{column}_at_ps"])
-                for name, column in (
-                    ("arrived", "arrived"),
-                    ("scheduled", "scheduled"),
-                    ("first", "first_token"),
-                    ("ended", "ended"),
-                )
-            },
+            **{name: ns(requests[column]) for name, column in times.items()},
         },
         preempted={"request": log.preemptions["request"], "at": ns(log.preemptions["at_ps"])},
         ops=None if ops is None else _in_ns(ops),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..base.errors import check_least, counted
 from ..policies.blocks import drafter_of
 from ..policies.learned import WEIGHTS, AcceptanceHead, chances_of, fit_logistic, fit_of, moved
-from ..reports.tables import Column, Grid, Printed
+from ..reports.tables import Grid, Printed, table
 from ..sim.recorded import recorded_pool
 from ..traces.contexts.recording import TrieRecording
 from ..traces.contexts.trie import TrieRequest
@@ -92,11 +92,10 @@ class FittedHead(Printed):
 
     def tables(self) -> Sequence[Grid]:
         head = self.head
-        rows = (("bias", f"{head.bias:.3f}"), *((name, f"{head.weights[name]:.3f}") for name in WEIGHTS))
+        weights = {"bias": head.bias, **{name: head.weights[name] for name in WEIGHTS}}
         title = f"chance that {head.target} keeps a token of {head.drafter}, logistic in"
-        return [
-            Grid(columns=(Column(heading="signal", number=False), Column(heading="weight")), rows=rows, title=title)
-        ]
+        rows = [{"signal": name, "weight": f"{weight:.3f}"} for name, weight in weights.items()]
+        return [table(rows, title=title)]
 
     def lines(self) -> Sequence[str]:
         head, fit = self.head, self.head.held_out

@@ -4,9 +4,9 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,11 @@ from ..reports.panels import (
 from ..reports.quality import is_lossy
 from ..reports.run_table import run_table
 from ..reports.serving import Promises, latency_seconds
-from ..reports.serving_tables import ServingReport, seed_rows
+from ..reports.serving_tables import ServingReport, milliseconds, seed_rows
 from ..reports.summary import Summary, summarise_run
 from ..reports.sweeps import NOTES, SEED
 from ..reports.tables import Grid, shown, table
-from ..reports.timeline import counter_panels, swim_lanes
+from ..reports.timeline import TimelineRun, counter_panels, swim_lanes
 from ..runs.log import RunLog
 from ..runs.observed import ObservedRun
 from ..runs.serving import UNKNOWN, ServingLog
@@ -127,17 +127,11 @@ def _page_of_served(logs: Mapping[str, ServingLog]) -> ReportPage:
     policies = [log.meta.about.policy for log in logs.values()]
     if len(set(policies)) == len(policies):  # tables use policies as names; folders distinguish equal policies
         logs = dict(zip(policies, logs.values(), strict=True))
-    latencies = [
-        panel
+    seconds = {
+        title: {name: latency_seconds(log, key, np.ones_like(log.finished)) for name, log in logs.items()}
         for key, title in LATENCIES.items()
-        for panel in distributions(
-            title, {name: latency_seconds(log, key, np.ones_like(log.finished)) for name, log in logs.items()}
-        )
-    ]
-    events = {name: events_of(log) for name, log in logs.items()}
-    over = [*counter_panels(events), *_hits(logs)]
-    lanes = [panel for name, run in events.items() for panel in swim_lanes(name, run)]
-    return _with(page, latency=latencies, over_time=over, timeline=lanes)
+    }
+    return _with_events(page, {name: events_of(log) for name, log in logs.items()}, seconds, _hits(logs))
 
 
 def _hits(logs: Mapping[str, ServingLog]) -> list[AnyPanel]:
@@ -175,7 +169,6 @@ def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
         summaries = [replace(row, policy=name) for name, row in zip(speeds, summaries, strict=True)]
     tables = tuple(map(run_table, summaries))
     fastest = sorted(summaries, key=lambda row: -row.output_tokens_per_s)
-    events = {name: events_of(log) for name, log in logs.items()}
     page = ReportPage(
         title="; ".join(f"{name}: {_of_what(log)}" for name, log in logs.items()),
         answer=tuple(_in_words(name, row) for name, row in rows.items()),
@@ -195,11 +188,11 @@ def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
             sorted(setting for name, log in logs.items() for setting in flat_settings(log.meta, f"{name}: "))
         ),
     )
-    took = {name: _seconds_of(log, "finished_at_s") for name, log in logs.items()}
-    first = {name: _seconds_of(log, "first_token_at_s") for name, log in logs.items()}
-    latencies = [*distributions(LATENCIES["ttft"], first), *distributions(LATENCIES["e2e"], took)]
-    lanes = [panel for name, run in events.items() for panel in swim_lanes(name, run)]
-    return _with(page, latency=latencies, over_time=counter_panels(events), timeline=lanes)
+    seconds = {
+        LATENCIES[key]: {name: _seconds_of(log, until) for name, log in logs.items()}
+        for key, until in (("ttft", "first_token_at_s"), ("e2e", "finished_at_s"))
+    }
+    return _with_events(page, {name: events_of(log) for name, log in logs.items()}, seconds)
 
 
 def _labelled(log: RunLog) -> Summary:
@@ -238,10 +231,10 @@ def _side_by_side(rows: Mapping[str, Summary]) -> Grid:
                 "accept. length": f"{row.acceptance_length:.2f}",
                 "accepted share": shown(row.draft_acceptance_rate, ".1%", unknown="-"),
                 "target calls /token": f"{row.target_calls_per_token:.3f}",
-                "TTFT ms": _in_ms(row.ttft_s.p50),
-                "TTFT p99": _in_ms(row.ttft_s.p99),
-                "TPOT ms": _in_ms(row.tpot_s.p50),
-                "TPOT p99": _in_ms(row.tpot_s.p99),
+                "TTFT ms": milliseconds(row.ttft_s.p50),
+                "TTFT p99": milliseconds(row.ttft_s.p99),
+                "TPOT ms": milliseconds(row.tpot_s.p50),
+                "TPOT p99": milliseconds(row.tpot_s.p99),
                 "requests": f"{row.requests:,}",
                 "failed": f"{row.failed:,}",
             }
@@ -252,25 +245,18 @@ def _side_by_side(rows: Mapping[str, Summary]) -> Grid:
     )
 
 
-def _in_ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.2f}"
-
-
 def _page_of_observed(name: str, run: ObservedRun) -> ReportPage:
     """A server as its client saw it."""
     if run.meta.stopped:
         raise ValueError(f"{name}: must be a whole run, got a partial one ({run.meta.stopped})")
     events = events_of(run)
-    page = page_of(shown_run(run))
     requests = events.requests
-    seconds = {
+    seconds = {}
+    for key, until in (("ttft", "first"), ("e2e", "ended")):
+        known = (requests[until] != UNKNOWN) & (requests["outcome"] == "")
         # From sending on, as in its figures: a client that was late adds nothing.
-        title: (requests[until] - requests["scheduled"])[(requests[until] != UNKNOWN) & (requests["outcome"] == "")]
-        / 1e9
-        for title, until in ((LATENCIES["ttft"], "first"), (LATENCIES["e2e"], "ended"))
-    }
-    latencies = [panel for title, own in seconds.items() for panel in distributions(title, {name: own})]
-    return _with(page, latency=latencies, over_time=counter_panels({name: events}), timeline=swim_lanes(name, events))
+        seconds[LATENCIES[key]] = {name: (requests[until] - requests["scheduled"])[known] / 1e9}
+    return _with_events(page_of(shown_run(run)), {name: events}, seconds)
 
 
 def _page_of_sweep(folder: Path) -> ReportPage:
@@ -293,22 +279,18 @@ def _page_of_sweep(folder: Path) -> ReportPage:
         {**cell.keywords, **(found.figures or {}), "error": found.failed} for cell, found in cells if found is not None
     ]
     texts = [name for name in shown_columns if not all(isinstance(row.get(name), int | float | None) for row in rows)]
-    best = (
-        _bests(folder, figures, [cell for cell, _ in cells], [name for name in varied if name not in (POLICY, SEED)])
-        if figures
-        else None
-    )
-    lines = [] if best is None else best.lines
+    by = [name for name in varied if name not in (POLICY, SEED)]
+    best = _bests(folder, figures, [cell for cell, _ in cells], by) if figures else _Bests()
     noted = dict.fromkeys(note for row in rows for note in str(row.get(NOTES) or "").splitlines())
     listed = [{name: _cell(row.get(name)) for name in shown_columns} for row in rows]
     return ReportPage(
         title=f"sweep {folder}, {counted(len(rows), 'cell')}, {failed:,} failed",
-        answer=(*(lines or [f"{failed:,} of {counted(len(rows), 'cell')} failed"]),),
+        answer=(*(best.lines or [f"{failed:,} of {counted(len(rows), 'cell')} failed"]),),
         sections=(
             Section(
                 topic="policies",
-                panels=() if best is None else best.panels,
-                tables=(table(listed, texts=texts, remarks=[*noted, *(best.remarks if best is not None else ())]),),
+                panels=best.panels,
+                tables=(table(listed, texts=texts, remarks=[*noted, *best.remarks]),),
             ),
         ),
         command=f"paceline best {shlex.quote(str(folder))} --objective {figures[0]}" if figures else "",
@@ -316,19 +298,18 @@ def _page_of_sweep(folder: Path) -> ReportPage:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bests:
-    lines: tuple[str, ...]
-    panels: tuple[AnyPanel, ...]
-    remarks: tuple[str, ...]  # as of `paceline best`
+class _Bests(NamedTuple):
+    lines: tuple[str, ...] = ()
+    panels: tuple[AnyPanel, ...] = ()
+    remarks: tuple[str, ...] = ()  # as of `paceline best`
 
 
-def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by: Sequence[str]) -> _Bests | None:
-    """The best policy by the first figure in each setting of `by`, in words and as a heat map."""
+def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by: Sequence[str]) -> _Bests:
+    """The best policy by the first figure in each setting of `by`, in words and as a heat map; empty without one."""
     figure = figures[0]
     found = best_cells(folder, objective=[figure], by=by)
     if not found.found:
-        return None
+        return _Bests()
 
     def place(setting: Mapping[str, Any]) -> str:
         return ", ".join(f"{name} {setting.get(name)}" for name in by)
@@ -387,7 +368,17 @@ def _cell(value: object) -> str:
     return f"{value:,}" if type(value) is int else str(value)
 
 
-def _with(page: ReportPage, **panels: Sequence[AnyPanel]) -> ReportPage:
-    """The page with further panels, by topic."""
+def _with_events(
+    page: ReportPage,
+    events: Mapping[str, TimelineRun],
+    seconds: Mapping[str, Mapping[str, NDArray[np.float64]]],
+    hits: Sequence[AnyPanel] = (),
+) -> ReportPage:
+    """The page with the distribution of each latency, by title and run, and with what happened in each run."""
+    panels: dict[str, list[AnyPanel]] = {
+        "latency": [panel for title, own in seconds.items() for panel in distributions(title, own)],
+        "over_time": [*counter_panels(events), *hits],
+        "timeline": [panel for name, run in events.items() for panel in swim_lanes(name, run)],
+    }
     more = tuple(Section(topic=topic, panels=tuple(found)) for topic, found in panels.items() if found)
     return replace(page, sections=(*page.sections, *more))
