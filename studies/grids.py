@@ -47,6 +47,10 @@ SERVED = {"recordings": "recording", "workloads": "workload", "clusters": "clust
 OWN = frozenset(
     "cost devices seed seeds workload cluster rate rates log out events by_tag regret why".split()  # noqa: SIM905 - one line
 )
+# What a row of a cell's result has beside figures.
+TOLD = frozenset(
+    "policy workload cluster folder seed seeds orders levels stopped of_best of_best_ci".split()  # noqa: SIM905 - as above
+)
 
 
 class GridFileError(TomlFileError):
@@ -162,20 +166,7 @@ class SweepCell:
             row = next(one for one in found.to_dicts() if one["policy"] == found.runs.rows[0].policy)
             meta = found.runs.meta
             notes = [*labels_of(meta), *meta["remarks"], *meta["cost_notes"]]
-        told = {
-            "policy",
-            "workload",
-            "cluster",
-            "folder",
-            "seed",
-            "seeds",
-            "orders",
-            "levels",
-            "stopped",
-            "of_best",
-            "of_best_ci",
-        }
-        figures = {name: value for name, value in row.items() if name not in told and _is_figure(value)}
+        figures = {name: value for name, value in row.items() if name not in TOLD and _is_figure(value)}
         return figures | {NOTES: "\n".join(notes)}
 
 

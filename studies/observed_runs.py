@@ -260,11 +260,6 @@ class Replayer:
         return self.setting.recording.about.source == OBSERVED
 
     @property
-    def costs(self) -> tuple[CostModel, ...]:
-        """The costs of all replicas."""
-        return tuple(replica.cost for replica in self.setting.cluster.replicas)
-
-    @property
     def cost_names(self) -> str:
         """The costs of all replicas, as shown."""
         return ", ".join(dict.fromkeys(replica.cost_name for replica in self.setting.cluster.replicas))
@@ -399,4 +394,4 @@ def _told(run: Replayable, field: str) -> str:
 
 def is_priced(replays: Replayer) -> bool:
     """Whether the seconds of all replicas are from a FILE.json, and so independent of shapes."""
-    return all(isinstance(cost, FileCost) for cost in replays.costs)
+    return all(isinstance(replica.cost, FileCost) for replica in replays.setting.cluster.replicas)

@@ -259,11 +259,6 @@ def _tables_at(path: Path, *written: int) -> ReplayTables:
     return tables_of(_recording_at(path, *written))
 
 
-def remarks_on(recording: Recording, *, batch: int) -> list[str]:
-    """Remarks on a comparison's recording and its replay."""
-    return [*batch_remarks(batch, len(recording.requests), of="recording"), *recording.about.remarks]
-
-
 def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
     """A remark if there are fewer requests than `batch`; `of` names what they are of."""
     if batch <= num_requests:
@@ -333,7 +328,8 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         """Remarks on the recording, its replay at these batches and an assumed device, each once."""
         about = self.recording.about
         assumed = self.cost is None and not about.costs and (self.models or about.kind == "recorded")
-        found = [remark for batch in batches for remark in remarks_on(self.recording, batch=batch)]
+        count = len(self.recording.requests)
+        found = [each for batch in batches for each in (*batch_remarks(batch, count, of="recording"), *about.remarks)]
         if not assumed:
             return [*dict.fromkeys(found)]
         taken = f"the recording holds no seconds, so these are those of device {default_cost(self.recording)}"

@@ -54,15 +54,6 @@ from .profile_check import Freshness, check_runnable, device_name, measure_fresh
 from .setting import NamedPolicy, PoliciesGiven, named_policies
 
 
-def check_cells(batches: Sequence[int], tags: Sequence[str] | None, requests: int, runs: int) -> None:
-    """Raise ArgumentError for counts below 1, and for empty or repeated batches or tags."""
-    for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
-        check_least(f"`{name}`", least, 1)
-    check_each_once("batches", batches)
-    if tags is not None:
-        check_each_once("tags", tags)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCost:
     """A cost, with checks made before any run."""
@@ -363,7 +354,11 @@ def validate(
         ValueError: an unknown tag, a batch or count below 1, a repeated tag or batch, none of them, or a recording,
             policy or cost that cannot be used.
     """
-    check_cells(batches, tags, requests, runs)
+    for name, count in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
+        check_least(f"`{name}`", count, 1)
+    check_each_once("batches", batches)
+    if tags is not None:
+        check_each_once("tags", tags)
     measured = measured_runs(pool, prompts, recording, threads=threads, debug=debug, chat=chat)
     models, trace = measured.models, measured.recording
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
