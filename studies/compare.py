@@ -5,7 +5,7 @@ Also the further parts of a comparison: figures by tag, regret against oracles, 
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -209,7 +209,7 @@ class _Found:
         first = self.runs[0]
         if len(self.runs) == 1:
             self.by_tag, self.spent, self.longest = tag_shares(log), Spent.of(log), _longest_drafts(log)
-            self._chance = has_chance(first.summary, shifted=self._scenarios.shifted)
+            self._chance = has_chance(first.summary, shifted=bool(self._scenarios.shifts))
             seeds = self._scenarios.num_seeds if self._chance else 1
             self._wanted = max(seeds, self._scenarios.num_orders)
         elif len(self.runs) == 2 and not self._chance and first.shares.is_like(self.runs[1].shares):
@@ -253,7 +253,7 @@ def at_ends(
 
     `within` is as of `run_policies`.
     """
-    once = Scenarios(scenarios.recording, scenarios.first, scenarios.shifts, 1)
+    once = replace(scenarios, num_seeds=1, num_orders=1, _made={})
     found = []
     for cost in scenarios.first.cost.ends():
         runs = run_policies(once.with_cost(cost), policies, lossless=lossless, partial=True, within=within)

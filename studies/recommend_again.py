@@ -149,11 +149,5 @@ def _read(candidate: str) -> _Line:
             raise ArgumentError(
                 f"`candidate` {candidate} was made of another {text} than there is now: recommend again"
             )
-    return _Line(
-        name=candidate,
-        asked=asked,
-        policy=found["policy"],
-        batch=found["batch"],
-        figures=found["figures"],
-        by_seed=found["by_seed"],
-    )
+    kept = {name: found[name] for name in ("policy", "batch", "figures", "by_seed")}
+    return _Line(name=candidate, asked=asked, **kept)

@@ -45,33 +45,16 @@ from .options import (
 OUR_POLICIES = OnlyLossless.__module__.rpartition(".")[0] + "."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenarios:
-    """The same scenario at every seed; with a shift of acceptance each seed has a recording of its own.
+    """The same scenario at every seed; with a shift of acceptance each seed has a recording of its own."""
 
-    Args:
-        recording: without what-ifs.
-        first: at the first seed; its tables are those of `recording`.
-        shifts: by drafter, change of its rate of acceptance. Drafters' decisions are then flipped at random, and
-            `shifted` is true.
-        num_seeds: >= 1.
-        num_orders: of the requests, >= 1; the recorded one is the first.
-    """
-
-    def __init__(
-        self,
-        recording: Recording,
-        first: Scenario,
-        shifts: Mapping[str, float],
-        num_seeds: int,
-        num_orders: int = 1,
-    ) -> None:
-        self.first = first
-        self.shifts = dict(shifts)
-        self.num_seeds = num_seeds
-        self.num_orders = num_orders
-        self.shifted = bool(shifts)
-        self.recording = recording
-        self._made: dict[int, Scenario] = {}
+    recording: Recording  # without what-ifs
+    first: Scenario  # at the first seed; its tables are those of `recording`
+    shifts: Mapping[str, float]  # by drafter, change of its rate of acceptance: decisions are then flipped at random
+    num_seeds: int  # >= 1
+    num_orders: int = 1  # of the requests, >= 1; the recorded one is the first
+    _made: dict[int, Scenario] = field(default_factory=dict)
 
     def at(self, index: int) -> Scenario:
         """The scenario at the seed and in the order `index` after the first; the fewer of both are cycled.
@@ -81,7 +64,7 @@ class Scenarios:
         if index not in self._made:
             seed = self.first.seed + index % self.num_seeds
             tables = self.first.tables
-            if self.shifted:
+            if self.shifts:
                 tables = tables_of(self.recording.shifted(self.shifts, seed=seed))
             tables = in_order(tables, index % self.num_orders)
             self._made[index] = replace(self.first, tables=tables, seed=seed)
@@ -89,14 +72,12 @@ class Scenarios:
 
     def with_batch(self, batch: int) -> "Scenarios":
         """The same with `batch` requests running at a time."""
-        return Scenarios(self.recording, replace(self.first, batch=batch), self.shifts, self.num_seeds, self.num_orders)
+        return replace(self, first=replace(self.first, batch=batch), _made={})
 
     def with_cost(self, cost: CostModel) -> "Scenarios":
         """The same seeds at other seconds; shifted recordings are not shifted again."""
-        first = replace(self.first, cost=cost)
-        other = Scenarios(self.recording, first, self.shifts, self.num_seeds, self.num_orders)
-        other._made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
-        return other
+        made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
+        return replace(self, first=replace(self.first, cost=cost), _made=made)
 
 
 PolicyGiven = str | PolicySpec | Callable[[Pool], Policy]
@@ -373,7 +354,13 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
             placement=placement_of(self.devices, tables.pool),
             prefixes=prefix_cache_size(self.prefix_cache, self.block_tokens),
         )
-        return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds, self.orders)
+        return Scenarios(
+            recording=self.recording,
+            first=first,
+            shifts=self.shift_acceptance or {},
+            num_seeds=self.seeds,
+            num_orders=self.orders,
+        )
 
     def meta(self, first: Scenario) -> dict[str, Any]:
         """A comparison's metadata of its recording, its cost and its what-ifs; `first` is the first scenario."""

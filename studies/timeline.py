@@ -9,6 +9,7 @@ from typing import Any
 from ..base.errors import ArgumentError, check_within, counted
 from ..reports.tables import Grid, Printed, table
 from ..reports.timeline import (
+    OBSERVED,
     SUFFIXES,
     TimelineRun,
     Window,
@@ -30,10 +31,7 @@ class Timeline(Printed):
 
     path: Path
     num_bytes: int
-    # By name of the run: its timeline, and the number of its events in the file.
-    runs: dict[str, TimelineRun]
-    num_events: dict[str, int]
-    window: Window  # of the file
+    runs: tuple[dict[str, Any], ...]  # of each its name and world, and counts of what the file holds of it
 
     def tables(self) -> Sequence[Grid]:
         rows = [
@@ -44,12 +42,12 @@ class Timeline(Printed):
                 "operations": "-" if row["operations"] is None else f"{row['operations']:,}",
                 "events": f"{row['events']:,}",
             }
-            for row in self.to_dicts()
+            for row in self.runs
         ]
         return (table(rows, texts=["world"]),)
 
     def lines(self) -> Sequence[str]:
-        lacking = [name for name, run in self.runs.items() if run.ops is None and run.world != "observed"]
+        lacking = [row["run"] for row in self.runs if row["operations"] is None and row["world"] != OBSERVED]
         notes = [f"{name} kept no operations (simulate --events): requests and counters alone" for name in lacking]
         return [*notes, f"{self.path}: {ceil(self.num_bytes / 1e3):,} kB; open it at https://ui.perfetto.dev"]
 
@@ -57,13 +55,8 @@ class Timeline(Printed):
         return {"path": str(self.path), "bytes": self.num_bytes, "runs": self.to_dicts()}
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each run, of what the file holds."""
-        rows: list[dict[str, Any]] = []
-        for name, run in self.runs.items():
-            num_requests, num_operations = run.counted(self.window)
-            counts = {"requests": num_requests, "operations": num_operations, "events": self.num_events[name]}
-            rows.append({"run": name, "world": run.world, **counts})
-        return rows
+        """A row for each run."""
+        return list(self.runs)
 
 
 @takes(TimelineOptions)
@@ -96,7 +89,12 @@ def timeline(
     events = {name: events_of(read_run(folder)) for name, folder in zip(names_of(folders), folders, strict=True)}
     window = Window.of(from_s, until_s)
     counts = write_timeline(events, path, window)
-    return Timeline(path=path, num_bytes=path.stat().st_size, runs=events, num_events=counts, window=window)
+    rows = []
+    for name, run in events.items():
+        requests, operations = run.counted(window)
+        told = {"requests": requests, "operations": operations, "events": counts[name]}
+        rows.append({"run": name, "world": run.world, **told})
+    return Timeline(path=path, num_bytes=path.stat().st_size, runs=tuple(rows))
 
 
 def check_timeline(path: Path) -> None:

@@ -6,7 +6,7 @@ Optuna, which gets the same values in the same order, chooses the same ones agai
 """
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -210,18 +210,20 @@ def search_trials(
 
     `trial` makes one of a text, the keyword `policy`.
     """
-    searched = _every(ranges) if trials is None else _chosen(ranges, trials, figure, folder)
     trail: Trail = []
-    came: list[CellFound] | None = None
+
+    def play(values: Sequence[Sequence[str]]) -> list[CellFound]:
+        made = [trial(policy=ranges.at(one)) for one in values]
+        came = _played(made, folder, num_processors() if jobs is None else jobs)
+        trail.extend(zip(values, came, strict=True))
+        return came
+
     with kept_processes():
-        while True:
-            try:
-                values = next(searched) if came is None else searched.send(came)
-            except StopIteration:
-                return trail
-            played = [trial(policy=ranges.at(one)) for one in values]
-            came = _played(played, folder, num_processors() if jobs is None else jobs)
-            trail += zip(values, came, strict=True)
+        if trials is None:
+            play(list(product(*(one.values() for one in ranges.ranges))))
+        else:
+            _choose(ranges, trials, figure, folder, play)
+    return trail
 
 
 def best_of(ranges: PolicyRanges, trail: Trail, figure: str, setting: str) -> dict[str, Any]:
@@ -289,16 +291,14 @@ def _played(trials: Sequence[CellWork], folder: Path, jobs: int) -> list[CellFou
     ]
 
 
-Search = Generator[list[Sequence[str]], list[CellFound], None]
-
-
-def _every(ranges: PolicyRanges) -> Search:
-    """Every value of the ranges."""
-    yield [tuple(values) for values in product(*(one.values() for one in ranges.ranges))]
-
-
-def _chosen(ranges: PolicyRanges, count: int, figure: str, folder: Path) -> Search:
-    """Values that Optuna chooses, some at a time, the next ones after it has these results.
+def _choose(
+    ranges: PolicyRanges,
+    count: int,
+    figure: str,
+    folder: Path,
+    play: Callable[[Sequence[Sequence[str]]], list[CellFound]],
+) -> None:
+    """Play values that Optuna chooses, some at a time, the next ones after it has these results.
 
     Kept trials are given to it again, so that its journal is complete, for its own tools.
     """
@@ -321,7 +321,7 @@ def _chosen(ranges: PolicyRanges, count: int, figure: str, folder: Path) -> Sear
     while count > 0:
         asked = [study.ask(space) for _ in range(min(count, AT_ONCE))]
         count -= len(asked)
-        came = yield [[_written(trial.params[one.name]) for one in ranges.ranges] for trial in asked]
+        came = play([[_written(trial.params[one.name]) for one in ranges.ranges] for trial in asked])
         for trial, found in zip(asked, came, strict=True):
             if found.figures is None:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)

@@ -65,18 +65,17 @@ from .validate import DecodedRuns, checked_cost, in_turns, members_that_run
 Lengths = Mapping[str, tuple[int, int]]
 
 
+@dataclass(frozen=True, slots=True)
 class AttachedWorkload:
     """The arrivals of a workload, each with the lengths of the recorded request drawn for it; implements `Workload`.
 
-    Models read and write real text, so lengths cannot be others. `drawn` has the recorded request of each arrival,
-    `lengths` are those of all recorded requests, `name` is the recording's.
+    Models read and write real text, so lengths cannot be others.
     """
 
-    def __init__(self, workload: Workload, drawn: DrawnRequests, lengths: Lengths, name: str) -> None:
-        self._workload = workload
-        self._drawn = drawn
-        self._lengths = lengths
-        self._name = name
+    _workload: Workload
+    _drawn: DrawnRequests  # has the recorded request of each arrival
+    _lengths: Lengths  # of all recorded requests
+    _name: str  # of the recording
 
     @property
     def about(self) -> WorkloadAbout:
@@ -99,12 +98,12 @@ class AttachedWorkload:
         return arrival._replace(prompt_tokens=prompt, output_tokens=output, blocks=(), turns=turns, answer=())
 
 
+@dataclass(frozen=True, slots=True)
 class _AttachedTurns:
     """The next requests of a session, with recorded lengths; implements `Turns`."""
 
-    def __init__(self, turns: Turns, workload: AttachedWorkload) -> None:
-        self._turns = turns
-        self._workload = workload
+    _turns: Turns
+    _workload: AttachedWorkload
 
     @property
     def depths(self) -> tuple[int, ...]:
