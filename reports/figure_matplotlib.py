@@ -1,7 +1,7 @@
 """Panels drawn with matplotlib: a figure of several, or one by itself for a page."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -95,23 +95,35 @@ def _drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
         for column, panel in enumerate(together):
             # A panel alone in its row takes the whole width.
             axes = figure.add_subplot(grid[row, :] if len(together) < columns else grid[row, column])
-            if isinstance(panel, Ranking):
-                _rank(axes, panel)
-            elif isinstance(panel, HeatMap):
-                _shade(axes, panel, limits[panel.value_label])
-            elif isinstance(panel, Spans):
-                bars = _span(axes, panel)
-                axes.legend(handles=bars, loc="lower right", frameon=False)
-            else:
-                marks |= _draw(axes, panel, names)
+            own_marks = _fill(axes, panel, names, limits, wide=len(together) == 1)
+            if isinstance(panel, Spans):
+                axes.legend(handles=[*own_marks.values()], loc="lower right", frameon=False)
+            elif isinstance(panel, Panel):
+                marks |= own_marks
                 if own_legends and len(panel.series) > 1:
                     axes.legend(frameon=False, ncols=2 if len(together) == 1 else 1)
-                if panel.categories:
-                    _name_categories(axes, panel.categories, wide=len(together) == 1)
     if len(names) > 1 and not own_legends:
         handles = [marks[name] for name in names]
         figure.legend(handles, names, loc="outside lower center", ncols=legend_columns, frameon=False)
     return figure
+
+
+def _fill(
+    axes: Axes, panel: AnyPanel, names: list[str], limits: Mapping[str, tuple[float, float]], *, wide: bool
+) -> dict[str, Any]:
+    """Draw a panel; returns the marks of its series or kinds by name, for a legend."""
+    if isinstance(panel, Spans):
+        return _span(axes, panel)
+    if isinstance(panel, Panel):
+        marks = _draw(axes, panel, names)
+        if panel.categories:
+            _name_categories(axes, panel.categories, wide=wide)
+        return marks
+    if isinstance(panel, Ranking):
+        _rank(axes, panel)
+    else:
+        _shade(axes, panel, limits[panel.value_label])
+    return {}
 
 
 def _limits(panels: Sequence[AnyPanel]) -> dict[str, tuple[float, float]]:
@@ -168,31 +180,20 @@ def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[Point]]
     """
     with style.context([STYLE, PAGE_STYLE]):
         wide = isinstance(panel, Spans) or (isinstance(panel, HeatMap) and _in_rows([panel, panel])[0] == [panel])
-        legend_rows = int(isinstance(panel, Spans) and len({span.kind for span in panel.spans}) > 1)
+        columns = len({span.kind for span in panel.spans}) if isinstance(panel, Spans) else 0
+        legend_rows = int(columns > 1)
         if isinstance(panel, Panel) and len(panel.series) > 1:
             columns = 2 if max(len(series.name) for series in panel.series) <= SHORT_NAME else 1
             legend_rows = -(-len(panel.series) // columns)
         size = PAGE_WIDE_IN if wide else PAGE_WIDTH_IN, _height_in(panel) + LEGEND_ROW_IN * legend_rows
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
+        names = [*dict.fromkeys(series.name for series in panel.series)] if isinstance(panel, Panel) else []
+        marks = _fill(axes, panel, names, _limits([panel]), wide=False)
         if isinstance(panel, Ranking):
-            _rank(axes, panel)
             axes.set_yticks(range(len(panel.names)), [fill(name, MOST_NAME) for name in panel.names])
-        elif isinstance(panel, HeatMap):
-            _shade(axes, panel, _limits([panel])[panel.value_label])
-        elif isinstance(panel, Spans):
-            bars = _span(axes, panel)
-            if legend_rows:
-                figure.legend(handles=bars, loc="outside lower center", ncols=len(bars), frameon=False)
-        else:
-            names = list(dict.fromkeys(series.name for series in panel.series))
-            marks = _draw(axes, panel, names)
-            if panel.categories:
-                _name_categories(axes, panel.categories, wide=False)
-            if legend_rows:
-                figure.legend(
-                    [marks[name] for name in names], names, loc="outside lower center", ncols=columns, frameon=False
-                )
+        if legend_rows:
+            figure.legend([*marks.values()], [*marks], loc="outside lower center", ncols=columns, frameon=False)
         axes.set_title("")
         axes.set_xlabel(fill(axes.get_xlabel(), TITLE_LETTERS + 16))
         text = StringIO()
@@ -239,7 +240,7 @@ def _points(panel: AnyPanel) -> Iterator[tuple[float, float, str]]:
                 yield x + shift, y, f"{series.name}: {y:.4g}{sure} {panel.y_label} at {where}"
 
 
-def _span(axes: Axes, panel: Spans) -> list[PathPatch]:
+def _span(axes: Axes, panel: Spans) -> dict[str, Any]:
     """Rows from top to bottom; kinds differ by colour and hatch. Returns their marks for a legend."""
     axes.set_title(fill(panel.title, TITLE_LETTERS * 2))
     axes.set_xlabel(panel.x_label)
@@ -247,7 +248,7 @@ def _span(axes: Axes, panel: Spans) -> list[PathPatch]:
     axes.set_ylim(len(panel.rows) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    marks = []
+    marks = {}
     for place, kind in enumerate(panel.kinds):
         own = [span for span in panel.spans if span.kind == kind]
         if not own:
@@ -268,7 +269,7 @@ def _span(axes: Axes, panel: Spans) -> list[PathPatch]:
         bars = PathPatch(Outline(corners, codes), edgecolor="white", linewidth=0.3, label=kind)
         bars.set(facecolor=COLOURS[place % len(COLOURS)], hatch=LANE_HATCHES[place % len(LANE_HATCHES)])
         axes.add_patch(bars)
-        marks.append(bars)
+        marks[kind] = bars
     axes.autoscale_view(scaley=False)
     if panel.style:
         for span in panel.spans:

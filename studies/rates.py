@@ -53,7 +53,6 @@ class _Search:
     runs: LoadRuns
     limits: Sequence[Limit]
     made: dict[tuple[str, int, float], MeasuredRun] = field(default_factory=dict)
-    chance: bool = False  # whether another seed may give another run
 
     def run(self, policy: NamedPolicy, seed: int, rate: float) -> MeasuredRun:
         """One run; raises KeyboardInterrupt if it was interrupted, ArgumentError for far too many requests."""
@@ -64,7 +63,6 @@ class _Search:
             if found is None:
                 raise KeyboardInterrupt
             self.made[key] = found[0]
-            self.chance |= found[1]
         return self.made[key]
 
     def kept(self, policy: NamedPolicy, seed: int, rate: float) -> bool:
@@ -85,7 +83,7 @@ class _Search:
         for seed in self.runs.seeds:
             near = [one.rate for one in found.values()][-1:]
             found[seed] = self._highest(policy, seed, *((near[0], NEXT_STEP) if near else (FIRST_RATE, FIRST_STEP)))
-            if not self.chance:
+            if not self.runs.has_chance:
                 break
         flats = [self.run(policy, seed, one.rate).flat for seed, one in found.items()]
         figures = {limit.name: fmean(flat[limit.figure] for flat in flats) for limit in self.limits}
@@ -183,7 +181,7 @@ class _Search:
         return min(policies, key=lambda policy: fmean(self.seconds(policy, seed, rate) for seed in self._seeds()))
 
     def _seeds(self) -> Sequence[int]:
-        return self.runs.seeds if self.chance else self.runs.seeds[:1]
+        return self.runs.seeds if self.runs.has_chance else self.runs.seeds[:1]
 
     def _less(self, first: NamedPolicy, last: NamedPolicy, rate: float) -> Interval:
         """The difference of two policies' times in the system, at the same seeds."""

@@ -160,7 +160,7 @@ class Curves(_Search):
 def crossings_of(curves, seeds, rates):
     """Of functions of (logarithm of the rate, seed), by name."""
     named = [SimpleNamespace(name=name, curve=curve) for name, curve in curves.items()]
-    search = Curves(runs=SimpleNamespace(seeds=range(seeds)), limits=(), chance=seeds > 1)
+    search = Curves(runs=SimpleNamespace(seeds=range(seeds), has_chance=seeds > 1), limits=())
     return list(search.crossings(named, rates))
 
 
