@@ -282,15 +282,12 @@ def show_under_load(
     *,
     rate: str | None,
     detail: bool,
-    figure: Path | None,
-    html: Path | None,
-    json: Path | None,
+    **written: Path | None,
 ) -> None:
-    """Compare and show; raises ValueError for bad options, Interrupted where rows are missing."""
-    _check_served(options, json)
+    """Compare and show, `written` as of `show`; raises ValueError for bad options, Interrupted if rows are missing."""
+    _check_served(options, written["json"])
     asked = None if rate is None else rates("--rate", rate)
-    written = {"figure": figure, "html": html}
-    with finished_first(lambda it: show(json, it, partial(it.tables, detail=detail), **written)) as showing:
+    with finished_first(lambda it: show(found=it, tables=partial(it.tables, detail=detail), **written)) as showing:
         found = compare_under_load(trace, policy, rates=asked, **options)
         showing(found)
     if found.num_missing:

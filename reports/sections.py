@@ -8,6 +8,7 @@ logarithms; near saturation, where the parts share one busy time, 68 and 80. Bey
 the spread is that growth: a mean TTFT of 0.57 s had 1.1 s of half width, where seeds gave a deviation of 0.02 s.
 """
 
+from dataclasses import asdict, astuple
 from math import exp, isfinite
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from ..runs.serving import ServingLog
 from .intervals import Interval, t_quantile
 from .serving import ENDS, latency_seconds
-from .summary import PERCENTILES
+from .summary import spread_over
 
 Floats = NDArray[np.float64]
 SECTIONS = 5
@@ -33,9 +34,10 @@ def latency_intervals(log: ServingLog) -> dict[str, Interval]:
     for name in ENDS:
         seconds = latency_seconds(log, name, everyone)
         if len(seconds) >= SECTIONS * LEAST_IN_SECTION:
-            parts = np.array([_figures(part) for part in np.array_split(seconds, SECTIONS)])
-            whole = _figures(seconds)
-            for part, figure, width in zip(_NAMES, whole, half_widths(parts, np.array(whole)).tolist(), strict=True):
+            parts = np.array([astuple(spread_over(part)) for part in np.array_split(seconds, SECTIONS)])
+            whole = asdict(spread_over(seconds))
+            widths = half_widths(parts, np.array(list(whole.values()))).tolist()
+            for (part, figure), width in zip(whole.items(), widths, strict=True):
                 if isfinite(width):
                     ends = figure * exp(-width), figure * exp(width)
                     found[f"{name}_s_{part}"] = Interval(mean=figure, low=ends[0], high=ends[1])
@@ -51,10 +53,3 @@ def half_widths(parts: Floats, whole: Floats) -> Floats:
         apart = np.where(parts == whole, 0.0, np.log(parts / whole))
     found: Floats = t_quantile(SECTIONS - 1) * np.sqrt((apart**2).sum(axis=0) / (SECTIONS * (SECTIONS - 1)))
     return found
-
-
-_NAMES = ("mean", *(f"p{percent}" for percent in PERCENTILES))
-
-
-def _figures(seconds: np.ndarray) -> list[float]:
-    return [float(seconds.mean()), *np.percentile(seconds, PERCENTILES).tolist()]

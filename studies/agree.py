@@ -113,13 +113,15 @@ class BothWorlds:
         try:
             return self._replay(policy, strict=True)
         except _LeftRecordError as left:
-            if left.noted.watch.inexact:
+            noted, cause = left.args
+            if noted.watch.inexact:
                 return None
-            request_id, position, _ = left.cause.args
+            request_id, position, _ = cause.args
+            recorded = _what_was_recorded(self.recording, noted, cause)
             raise ArgumentError(
                 f"policy {policy.name} leaves the recording (request {request_id}, output position {position}), and "
-                f"what is modelled cannot agree: it was recorded with {_what_was_recorded(self.recording, left)}"
-            ) from left.cause
+                f"what is modelled cannot agree: it was recorded with {recorded}"
+            ) from cause
 
     def agreement(
         self, policy: NamedPolicy, decider: Policy, replay: ReplayedRun | None, progress: Progress
@@ -185,19 +187,16 @@ class BothWorlds:
 
 
 class _LeftRecordError(Exception):
-    def __init__(self, noted: NotedDrafts, cause: UnrecordedContextError) -> None:
-        super().__init__(str(cause))
-        self.noted = noted
-        self.cause = cause
+    """A policy left the record; holds its `NotedDrafts`, and the `UnrecordedContextError`."""
 
 
-def _what_was_recorded(recording: TrieRecording, left: _LeftRecordError) -> str:
+def _what_was_recorded(recording: TrieRecording, noted: NotedDrafts, cause: UnrecordedContextError) -> str:
     """What was recorded and what to do about it, as the end of a message."""
     closure = recording.meta.closure
-    if isinstance(left.cause, UnrecordedTreeError):
+    if isinstance(cause, UnrecordedTreeError):
         return f"`trees` {closure.words}; record with trees as wide and as deep"
     recorded = f"`closure` {closure.kind} `reach` {closure.reach} `run` {closure.run}"
-    if closure.kind == "monotone" and left.noted.climbed:
+    if closure.kind == "monotone" and noted.climbed:
         return f"{recorded}; drafts after unjudged ones of a smaller member need `closure` full and a small `reach`"
     return f"{recorded}; record deeper"
 

@@ -332,9 +332,7 @@ class Replayable:
             raise ArgumentError(
                 f"`cluster` must have no policy where runs say how they drafted ({self.name}: {self.drafts.policy})"
             )
-        policy = named_policy(self.drafts.policy)
-        check_policy(found.setting, policy, found.tables)
-        return replace(found, policy=policy)
+        return replayer_of(found.setting, self.drafts.policy)
 
 
 Asked = str | Path  # a run, or RUN=K with the number of tokens a round drafts
