@@ -70,21 +70,6 @@ class _Timing:
         return int(self.accepted.sum()) + len(self.accepted)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """One turn of an answer file: its request, and figures that its timing must fit."""
-
-    request_id: str
-    tag: str
-    session: str  # the question
-    model_id: str
-    fields: Fields  # its object
-    num_tokens: int
-    num_steps: int | None  # None: the file does not say, nor below
-    emitted: NDArray[np.int64] | None  # `[R]` tokens of each step
-    wall_s: float  # NaN: the file does not say
-
-
 def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     timings = {path: list(_timings(path)) for path in files if _sees_times(first_object(path))}
     answers = {path: list(_asked(path)) for path in files if path not in timings}
@@ -95,7 +80,7 @@ def _read_eagle(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsReque
     for path, turns in timings.items():
         partner = _partner(path, turns, answers)
         asked = answers.pop(partner)
-        method = method_name([asked[0].model_id], path)
+        method = method_name([first_object(partner).text("model_id", default="")], path)
         name = ongoing.drafters.name(method, path, partner, prefilled=True, settled=True)
         ongoing.findings.remark(OF_TREES.format(name))
         told.append((name, path))
@@ -149,38 +134,19 @@ def _timing(line: Fields, turn: int, turns: int) -> _Timing:
     )
 
 
-def _asked(path: Path) -> Iterator[_Asked]:
+def _asked(path: Path) -> Iterator["_Turn"]:
     seen: set[str] = set()
     for line in read_objects(path):
         question = line.text("question_id")
         if question in seen:
             raise line.error("question_id", "must be unique in the file", question)
         seen.add(question)
-        choices = list(line.each("choices"))
-        if len(choices) != 1:
-            raise line.error("choices", "must hold one answer, the one that is timed", f"{len(choices)} answers")
-        choice = choices[0]
-        tokens = choice.counts("new_tokens", least=1)
-        steps = _steps(choice) if _STEPS & choice.values.keys() else None
-        if steps is not None and len(steps) != len(tokens):
-            raise choice.error("new_tokens", f"must hold {len(steps)} turns, as its steps do", tokens.tolist())
-        lengths = None if steps is None else _lengths(choice, steps, tokens)
-        wall_s = _wall_s(choice, len(tokens))
-        for turn, num_tokens in enumerate(tokens):
-            yield _Asked(
-                request_id=f"{question}/{turn + 1}",
-                tag=line.text("category", default=""),
-                session=question,
-                model_id=line.text("model_id", default=""),
-                fields=choice,
-                num_tokens=int(num_tokens),
-                num_steps=None if steps is None else int(steps[turn]),
-                emitted=None if lengths is None else lengths[turn],
-                wall_s=float(wall_s[turn]),
-            )
+        if (answers := len(line.sequence("choices"))) != 1:
+            raise line.error("choices", "must hold one answer, the one that is timed", f"{answers} answers")
+        yield from _turns(line, timed=True)
 
 
-def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]) -> Path:
+def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list["_Turn"]]) -> Path:
     """The answer file whose turns have the tokens of these steps."""
     tokens = [turn.num_tokens for turn in turns]
     fitting = [other for other, asked in answers.items() if [one.num_tokens for one in asked] == tokens]
@@ -191,8 +157,8 @@ def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]
     return fitting[0]
 
 
-def _eagle_answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> RoundsRequest:
-    if asked.num_steps not in (None, len(turn.accepted)):
+def _eagle_answer(ongoing: Ongoing, name: str, asked: "_Turn", turn: _Timing) -> RoundsRequest:
+    if asked.num_steps not in (0, len(turn.accepted)):
         key = "decoding_steps" if "decoding_steps" in asked.fields else "idxs"
         rule = f"must tell of {len(turn.accepted)} steps in {asked.request_id}, as {turn.fields.place} has them"
         raise asked.fields.error(key, rule, f"{asked.num_steps} steps")
@@ -292,8 +258,8 @@ class _Turn:
     tag: str  # category of the question
     session: str  # the question, which joins its turns and samples
     fields: Fields  # its object
-    num_steps: int  # of the answer
-    # `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known
+    num_steps: int  # of the answer; 0: the file does not say, and a file of timings does
+    # `[R]` tokens of each step, the target's own included, >= 1; None if at most their mean is known
     emitted: NDArray[np.int64] | None
     num_tokens: int  # of the text
     wall_s: float  # of the answer, NaN if unknown
@@ -337,25 +303,31 @@ def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, li
     return found
 
 
-def _turns(line: Fields) -> list[_Turn]:
-    """The turns that have tokens; raises TraceFormatError where lengths, steps and tokens do not fit."""
+def _turns(line: Fields, *, timed: bool = False) -> list[_Turn]:
+    """The turns that have tokens; raises TraceFormatError where lengths, steps and tokens do not fit.
+
+    All of those that are `timed` must have tokens, and need not have steps.
+    """
     question, tag = line.text("question_id"), line.text("category", default="")
     line.text("model_id", default="")  # checked before the rest
-    found = [_choice(question, tag, choice, sample) for sample, choice in enumerate(line.each("choices"))]
+    found = [_choice(question, tag, choice, sample, timed) for sample, choice in enumerate(line.each("choices"))]
     if not found:
         raise line.error("choices", "must hold an answer", [])
     return [turn for turns in found for turn in turns]
 
 
-def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]:
-    num_tokens = choice.counts("new_tokens", least=0)
-    steps = _steps(choice)
+def _choice(question: str, tag: str, choice: Fields, sample: int, timed: bool) -> list[_Turn]:
+    num_tokens = choice.counts("new_tokens", least=int(timed))
+    says_none = timed and not _STEPS & choice.values.keys()
+    steps = np.zeros_like(num_tokens) if says_none else _steps(choice)
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")
     if len(steps) != len(num_tokens):
         raise choice.error("new_tokens", f"must hold {len(steps)} turns, as its steps do", num_tokens.tolist())
-    wall_s = _wall_s(choice, len(steps))
-    lengths = _lengths(choice, steps, num_tokens)
+    wall_s = choice.all_seconds("wall_time") if "wall_time" in choice else np.full(len(steps), nan)
+    if len(wall_s) != len(steps):
+        raise choice.error("wall_time", f"must hold {len(steps)} turns, as its steps do", wall_s.tolist())
+    lengths = None if says_none else _lengths(choice, steps, num_tokens)
     return [
         _Turn(
             request_id=f"{question}/{turn + 1}" + (f"/{sample}" if sample else ""),
@@ -369,14 +341,6 @@ def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]
         )
         for turn in np.flatnonzero(num_tokens).tolist()
     ]
-
-
-def _wall_s(choice: Fields, turns: int) -> NDArray[np.float64]:
-    """`[T]` seconds of the turns, NaN where the file does not say."""
-    wall_s = choice.all_seconds("wall_time") if "wall_time" in choice else np.full(turns, nan)
-    if len(wall_s) != turns:
-        raise choice.error("wall_time", f"must hold {turns} turns, as its steps do", wall_s.tolist())
-    return wall_s
 
 
 _STEPS = {"decoding_steps", "idxs"}
