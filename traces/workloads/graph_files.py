@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from .arrival import MOST_COUNT, PS_PER_S, Arrival, Text
 from .format import FIRST_LOCAL, LOCAL_BITS, MOST_ID, Reading, Row, WorkloadFormat, rows_of, whole
-from .sessions import GraphError, Node, Runs, SessionGraph, Turn, TurnsLeft, Waits, runs_of
+from .sessions import GraphError, Node, Runs, SessionGraph, Turn, Waits, runs_of
 
 SESSION_LOCAL_BITS = 24  # of ids within a session; the bits above are its line and its file
 _LINE_BITS, _FILE_BITS = 24, 14
@@ -158,15 +158,10 @@ class _AgentSession:
         self._name, self._unit, self._offset, self._tally = row.values["id"], unit, _id_offset(row), row.reading.tally
         self._nodes: list[Node] = []
         self._num_requests = 0  # with dropped ones
-        self._is_line = True  # of turns, without sub-agents
 
-    def session(self) -> TurnsLeft | SessionGraph | None:
+    def session(self) -> SessionGraph | None:
         """The session read; None if all its requests were dropped."""
-        if not self._nodes:
-            return None
-        if self._is_line:
-            return TurnsLeft(turns=tuple(node.turn for node in self._nodes))
-        return SessionGraph(nodes=tuple(self._nodes))
+        return SessionGraph(nodes=tuple(self._nodes)) if self._nodes else None
 
     def take(self, around: Row, base_ps: int, launched_by: Sequence[_Ended] = ()) -> list[_Ended]:
         """Take the `requests` of the session or of a sub-agent; returns the ends that its successors wait for.
@@ -191,7 +186,6 @@ class _AgentSession:
         row.check_keys(_SUBAGENT, (*_SUBAGENT, *_SUBAGENT_MORE))
         if not strand.own:
             raise row.error("type", "must follow a request of some tokens, which launched it", "subagent")
-        self._is_line = False
         if "duration_ms" not in row:
             self._tally.remark(NO_JOIN)
             self.take(row, at_ps, strand.own)

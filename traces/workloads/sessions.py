@@ -6,7 +6,7 @@ answer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import ClassVar, NamedTuple
 
@@ -20,14 +20,14 @@ class Turn:
     """One request of a session."""
 
     request_id: str  # unique in the workload
-    wait_ps: int  # from the end of the turn before, or of the first from the start of the session, >= 0
+    wait_ps: int  # from the last thing that it waits for, >= 0
     prompt_tokens: int  # >= 1
     output_tokens: int  # >= 1
-    kept_blocks: int = 0  # leading blocks that this prompt shares with the turn before
+    kept_blocks: int = 0  # in a graph, leading blocks that this prompt shares with that of `Node.keeps`
     new_blocks: Runs = ()  # its other blocks, as runs of ids (first, last)
 
-    def blocks(self, before: tuple[int, ...]) -> tuple[int, ...]:
-        """Of its prompt, if those of the turn before were `before`."""
+    def blocks(self, before: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Of its prompt, which begins with those of `before` that it keeps."""
         kept = before[: self.kept_blocks]
         return (*kept, *(block for first, last in self.new_blocks for block in range(first, last + 1)))
 
@@ -36,9 +36,8 @@ class Turn:
 class TurnsLeft:
     """What is left of a session after some of its turns; implements `Turns`."""
 
-    turns: tuple[Turn, ...]  # `[T]` all of them
+    turns: tuple[Turn, ...]  # `[T]` all of them, whose prompts keep nothing
     place: int = 0  # number of turns before
-    blocks: tuple[int, ...] = ()  # of the turn before
     tag: str = ""  # of its requests
     slo: str = ""  # of its requests
 
@@ -48,19 +47,14 @@ class TurnsLeft:
         return ()
 
     def after(self, ended_ps: int) -> tuple[Arrival, ...]:
-        return () if self.place == len(self.turns) else (self.next(ended_ps),)
+        return (self.begin(ended_ps),)
 
-    def begin(self, arrives_ps: int) -> Arrival:
-        """Its first request, as `SessionGraph.begin`."""
-        return self.next(arrives_ps)
-
-    def next(self, ended_ps: int) -> Arrival:
+    def begin(self, ended_ps: int) -> Arrival:
         """The next turn, of which there must be one."""
         turn = self.turns[self.place]
-        blocks = turn.blocks(self.blocks)
-        left = replace(self, place=self.place + 1, blocks=blocks) if self.place + 1 < len(self.turns) else None
+        left = replace(self, place=self.place + 1) if self.place + 1 < len(self.turns) else None
         at_ps, tokens = ended_ps + turn.wait_ps, (turn.prompt_tokens, turn.output_tokens)
-        return Arrival(turn.request_id, at_ps, *tokens, self.tag, blocks, left, self.slo)
+        return Arrival(turn.request_id, at_ps, *tokens, self.tag, turn.blocks(), left, self.slo)
 
 
 def runs_of(ids: Iterable[int]) -> Runs:
@@ -95,7 +89,7 @@ class GraphError(ValueError):
 class Node:
     """One request of a session."""
 
-    turn: Turn  # the request; its wait is that after the last of `waits`, and its kept blocks are those of `keeps`
+    turn: Turn  # the request
     waits: tuple[Waits, ...] = ()  # what it waits for; empty for the first alone
     # number of the request with whose prompt's blocks it begins, one that arrives before it; None: none, and
     # `turn.kept_blocks` is 0
@@ -133,7 +127,7 @@ class SessionGraph:
 
     def begin(self, arrives_ps: int) -> Arrival:
         """Its first request; events of the session are then reported through `Turns`, once."""
-        return _Going(graph=self).arrival(0, arrives_ps)
+        return _Going(self).arrival(0, arrives_ps)
 
 
 def _check_acyclic(nodes: Sequence[Node]) -> None:
@@ -149,24 +143,17 @@ def _check_acyclic(nodes: Sequence[Node]) -> None:
         raise GraphError(min(circle), "must not wait for itself, by way of others", names) from None
 
 
-@dataclass(slots=True, kw_only=True)
 class _Going:
     """A running session: what its requests still wait for. Mutated by `happened` and `arrival`."""
 
-    graph: SessionGraph
-    left: list[int] = field(init=False)  # `[N]` number of events that each request still waits for
-    keepers: list[int] = field(init=False)  # `[N]` requests yet to arrive that begin with blocks of each
-    # of prompts with which a later request begins
-    blocks: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    following: dict[Waits, list[int]] = field(default_factory=dict[Waits, list[int]])  # by event, requests that wait
-    # depths of each request's answer that others wait for
-    depths: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-
-    def __post_init__(self) -> None:
-        nodes = self.graph.nodes
-        self.left = [len(node.waits) for node in nodes]
-        self.keepers = [0] * len(nodes)
-        for number, node in enumerate(nodes):
+    def __init__(self, graph: SessionGraph) -> None:
+        self.graph = graph
+        self.left = [len(node.waits) for node in graph.nodes]  # `[N]` events that each request still waits for
+        self.keepers = [0] * len(self.left)  # `[N]` requests yet to arrive that begin with blocks of each
+        self.blocks: dict[int, tuple[int, ...]] = {}  # of prompts with which a later request begins
+        self.following: dict[Waits, list[int]] = {}  # by event, requests that wait
+        self.depths: dict[int, set[int]] = {}  # of each request's answer that others wait for
+        for number, node in enumerate(graph.nodes):
             if node.keeps is not None:
                 self.keepers[node.keeps] += 1
             for wait in node.waits:
