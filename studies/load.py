@@ -35,7 +35,7 @@ from ..sim.serving.serve import INTERRUPTED, Served
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
 from ..traces.workloads.arrival import Arrival, WorkloadAbout
-from ..traces.workloads.drawn_arrivals import is_spec, parse_spec
+from ..traces.workloads.drawn_arrivals import KINDS, missing_lengths
 from ..traces.workloads.summary import WorkloadSummary, summary_of
 from .compare import MOST_CELLS, built, raise_broken
 from .options import UnderLoadOptions, checked, takes
@@ -630,8 +630,7 @@ def describe_workload(
     asked = options or WorkloadOptions()
     recording = None
     text = str(workload)
-    spec = parse_spec(text, asked.rate, asked.concurrency) if is_spec(text) else None
-    if spec is not None and (spec.prompt is None or spec.output is None):
+    if text.partition(":")[0] in KINDS and missing_lengths(text):
         recording = opened_recording(lengths_from)
     elif lengths_from is not None:
         raise ArgumentError(f"`lengths_from` must be left out: no lengths of {text!r} are drawn")

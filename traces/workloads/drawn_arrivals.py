@@ -198,78 +198,17 @@ class Given:
             raise ArgumentError(f"rate of {self.kind} {rule}, got {rate:g} x {seconds:g} s")
 
 
-_COMMON = ("rate", "requests", "seconds", "prompt", "output", "tag", "slo")
+_LENGTHS = ("prompt", "output")
+_COMMON = ("rate", "requests", "seconds", *_LENGTHS, "tag", "slo")
 CLOSED = "closed"  # the kind of closed loops, without times
 KINDS = {  # options by kind
     "poisson": _COMMON,
     "gamma": (*_COMMON, "cv"),
     "constant": _COMMON,
     "diurnal": (*_COMMON, "depth", "period_s"),
-    CLOSED: ("concurrency", "requests", "prompt", "output", "tag", "slo"),
+    CLOSED: ("concurrency", "requests", *_LENGTHS, "tag", "slo"),
 }
 _DAY_S = 86_400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratorSpec:
-    """Options of a generator."""
-
-    text: str
-    process: Process
-    requests: int | None  # at most; None: all within `seconds`
-    concurrency: int | None  # requests in the system at any time; None: an open loop
-    seconds: float | None  # no request arrives at this time or later; None: no bound
-    prompt: Length | None  # None: of a recording's requests, as `output`
-    output: Length | None
-    tag: str  # of all requests; "": those of a recording's requests, where lengths are
-    slo: str
-
-
-def is_spec(text: str) -> bool:
-    """Whether a text is a generator's."""
-    return text.partition(":")[0] in KINDS
-
-
-def parse_spec(text: str, rate: float | None = None, concurrency: int | None = None) -> GeneratorSpec:
-    """Read the text of a generator, `KIND:KEY=VALUE,...`.
-
-    `rate` is arrivals per second, and `concurrency` requests in the system, where the text has none.
-    """
-    given = Given(text, KINDS)
-    given.check_rate(rate)
-    if given.kind == CLOSED:
-        if rate is not None:
-            raise ArgumentError(f"`rate` must be left out: {text!r} is a closed loop, got {rate:g}")
-        if "requests" not in given.options:
-            raise ArgumentError(f"{CLOSED} must have requests, so that it ends, got {given.rest!r}")
-    elif concurrency is not None:
-        rule = f"must be left out: {text!r} draws times of arrival; a closed loop is {CLOSED}:..."
-        raise ArgumentError(f"`concurrency` {rule}, got {concurrency}")
-    if "requests" not in given.options and "seconds" not in given.options:
-        raise ArgumentError(f"{given.kind} must have requests or seconds, so that it ends, got {given.rest!r}")
-    seconds = given.number("seconds")
-    if "requests" not in given.options:
-        given.check_expected(given.number("rate") if rate is None else rate, seconds)
-    lengths = {key: given.length(key) for key in ("prompt", "output") if key in given.options}
-    process, requests = _process(given, rate), given.whole("requests", 1, MOST_REQUESTS)
-    own = given.whole("concurrency", 1, MOST_REQUESTS)
-    if own is not None and concurrency is not None:
-        rule = f"must be given once: {text!r} has a concurrency of its own"
-        raise ArgumentError(f"`concurrency` {rule}, got {concurrency} too")
-    own = concurrency if own is None else own
-    if given.kind == CLOSED and own is None:
-        raise ArgumentError(f"{CLOSED} must have a concurrency, in its text or as `concurrency`, got none")
-    return GeneratorSpec(
-        text=text,
-        process=process,
-        requests=requests,
-        concurrency=own,
-        seconds=seconds,
-        prompt=lengths.get("prompt"),
-        output=lengths.get("output"),
-        tag=given.options.get("tag", ""),
-        slo=given.options.get("slo", ""),
-    )
 
 
 def _process(given: Given, rate: float | None) -> Process:
@@ -295,9 +234,16 @@ def _process(given: Given, rate: float | None) -> Process:
 class Generator:
     """A `Source` that draws."""
 
-    spec: GeneratorSpec
+    text: str
+    process: Process
+    requests: int | None  # at most; None: all within `seconds`
+    concurrency: int | None  # requests in the system at any time; None: an open loop
+    seconds: float | None  # no request arrives at this time or later; None: no bound
+    lengths: Mapping[str, Length]  # of "prompt" and "output", as far as the text gives them
+    tag: str  # of all requests; "": those of a recording's requests, where lengths are
+    slo: str
     seed: int  # times and lengths are drawn separately: another process has the same lengths
-    drawn_from: tuple[RecordedLengths, ...]  # source of lengths; empty where the spec gives both
+    drawn_from: tuple[RecordedLengths, ...]  # source of other lengths; empty where the text gives both
     recording: str  # its name, "" for none
 
     timed: ClassVar[bool] = True  # see `Source`
@@ -306,13 +252,13 @@ class Generator:
     def about(self) -> WorkloadAbout:
         notes = [f"drawn, seed {self.seed}"]
         if self.drawn_from:
-            what = [name for name in ("prompt", "output") if getattr(self.spec, name) is None]
-            notes.append(f"lengths of {' and '.join(what)} are those of requests of {self.recording}, drawn")
-        requests = self.spec.requests if self.spec.seconds is None else None
+            what = " and ".join(missing_lengths(self.text))
+            notes.append(f"lengths of {what} are those of requests of {self.recording}, drawn")
+        requests = self.requests if self.seconds is None else None
         return WorkloadAbout(
-            name=self.spec.text.partition(":")[0],
+            name=self.text.partition(":")[0],
             files=(),
-            format=self.spec.text,
+            format=self.text,
             unit_tokens=0,
             num_requests=requests,
             num_arrivals=requests,
@@ -322,51 +268,91 @@ class Generator:
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`; ids of requests are their numbers, from 1."""
-        times = self.spec.process(Random(f"{self.seed}/times"))
+        times = self.process(Random(f"{self.seed}/times"))
         lengths, draw = Random(f"{self.seed}/lengths"), self._draw()
-        end_ps = None if self.spec.seconds is None else ps_of_option(self.spec.seconds)
-        for number, at_ps in enumerate(islice(times, self.spec.requests), start=1):
+        end_ps = None if self.seconds is None else ps_of_option(self.seconds)
+        for number, at_ps in enumerate(islice(times, self.requests), start=1):
             if end_ps is not None and at_ps >= end_ps:
                 return
             prompt, output, tag = draw(lengths)
-            yield Arrival(str(number), at_ps, prompt, output, tag, slo=self.spec.slo)
+            yield Arrival(str(number), at_ps, prompt, output, tag, slo=self.slo)
 
     def _draw(self) -> Callable[[Random], tuple[int, int, str]]:
         """A function that draws (tokens of the prompt, of the output, tag) of the next request."""
-        spec, rows = self.spec, self.drawn_from
-        prompt, output = spec.prompt, spec.output
-        if not rows:
-            assert prompt is not None
-            assert output is not None
-            return lambda rng: (prompt.draw(rng), output.draw(rng), spec.tag)
+        rows, own_tag = self.drawn_from, self.tag
+        prompt, output = (self.lengths.get(key) for key in _LENGTHS)
+        if prompt is not None and output is not None:
+            return lambda rng: (prompt.draw(rng), output.draw(rng), own_tag)
 
         def draw(rng: Random) -> tuple[int, int, str]:
             row = rows[rng.randrange(len(rows))]
             return (
                 row.prompt_tokens if prompt is None else prompt.draw(rng),
                 row.output_tokens if output is None else output.draw(rng),
-                spec.tag or row.tag,
+                own_tag or row.tag,
             )
 
         return draw
 
 
-def make_generator(spec: GeneratorSpec, seed: int, lengths_from: Recording | None) -> Generator:
-    """A generator, with the recording of its lengths; raises ArgumentError where that has none."""
-    if spec.prompt is not None and spec.output is not None:
-        return Generator(spec=spec, seed=seed, drawn_from=(), recording="")
-    missing = "prompt" if spec.prompt is None else "output"
-    if lengths_from is None:
-        raise ArgumentError(f"{missing} must be in {spec.text!r} where no recording has lengths, got none")
-    rows = recorded_lengths(lengths_from)
-    if spec.tag:
-        rows = tuple(row for row in rows if row.tag == spec.tag)
-    name = lengths_from.about.name
-    if not rows:
-        raise ArgumentError(f"tag must be of the requests of {name}, got {spec.tag!r}")
-    unknown = next((row for row in rows if spec.prompt is None and not row.prompt_tokens), None)
-    if unknown is not None:
-        raise ArgumentError(
-            f"prompt must be in {spec.text!r}: {name} does not say that of request {unknown.request_id}"
-        )
-    return Generator(spec=spec, seed=seed, drawn_from=rows, recording=name)
+def missing_lengths(text: str) -> list[str]:
+    """Of "prompt" and "output", lengths that the text of a generator does not give; raises as `Given`."""
+    return [key for key in _LENGTHS if key not in Given(text, KINDS).options]
+
+
+def make_generator(
+    text: str, rate: float | None, concurrency: int | None, seed: int, lengths_from: Recording | None
+) -> Generator:
+    """Read the text of a generator, `KIND:KEY=VALUE,...`; raises ArgumentError.
+
+    `rate` is arrivals per second, and `concurrency` requests in the system, where the text has none; `lengths_from` has
+    lengths that it lacks.
+    """
+    given = Given(text, KINDS)
+    given.check_rate(rate)
+    if given.kind == CLOSED:
+        if rate is not None:
+            raise ArgumentError(f"`rate` must be left out: {text!r} is a closed loop, got {rate:g}")
+        if "requests" not in given.options:
+            raise ArgumentError(f"{CLOSED} must have requests, so that it ends, got {given.rest!r}")
+    elif concurrency is not None:
+        rule = f"must be left out: {text!r} draws times of arrival; a closed loop is {CLOSED}:..."
+        raise ArgumentError(f"`concurrency` {rule}, got {concurrency}")
+    if "requests" not in given.options and "seconds" not in given.options:
+        raise ArgumentError(f"{given.kind} must have requests or seconds, so that it ends, got {given.rest!r}")
+    seconds = given.number("seconds")
+    if "requests" not in given.options:
+        given.check_expected(given.number("rate") if rate is None else rate, seconds)
+    lengths = {key: given.length(key) for key in _LENGTHS if key in given.options}
+    process, requests = _process(given, rate), given.whole("requests", 1, MOST_REQUESTS)
+    own = given.whole("concurrency", 1, MOST_REQUESTS)
+    if own is not None and concurrency is not None:
+        rule = f"must be given once: {text!r} has a concurrency of its own"
+        raise ArgumentError(f"`concurrency` {rule}, got {concurrency} too")
+    own = concurrency if own is None else own
+    if given.kind == CLOSED and own is None:
+        raise ArgumentError(f"{CLOSED} must have a concurrency, in its text or as `concurrency`, got none")
+    tag, rows, name = given.options.get("tag", ""), tuple[RecordedLengths, ...](), ""
+    if missing := missing_lengths(text):
+        if lengths_from is None:
+            raise ArgumentError(f"{missing[0]} must be in {text!r} where no recording has lengths, got none")
+        name = lengths_from.about.name
+        rows = tuple(row for row in recorded_lengths(lengths_from) if not tag or row.tag == tag)
+        if not rows:
+            raise ArgumentError(f"tag must be of the requests of {name}, got {tag!r}")
+        unknown = next((row for row in rows if "prompt" in missing and not row.prompt_tokens), None)
+        if unknown is not None:
+            raise ArgumentError(f"prompt must be in {text!r}: {name} does not say that of request {unknown.request_id}")
+    return Generator(
+        text=text,
+        process=process,
+        requests=requests,
+        concurrency=own,
+        seconds=seconds,
+        lengths=lengths,
+        tag=tag,
+        slo=given.options.get("slo", ""),
+        seed=seed,
+        drawn_from=rows,
+        recording=name,
+    )

@@ -10,7 +10,7 @@ from ...base.errors import ArgumentError, known_are
 from ...base.options import takes
 from ..recording import Recording
 from .arrival import Workload, WorkloadOptions
-from .drawn_arrivals import is_spec, make_generator, parse_spec
+from .drawn_arrivals import KINDS, make_generator
 from .drawn_sessions import SESSION_KINDS, parse_sessions
 from .formats import open_files
 from .registered import WORKLOADS, foreign_text, workload_of_class
@@ -46,12 +46,12 @@ def with_options(
     named = str(text)
     if not named:  # an empty path would be the current folder
         raise ArgumentError("`workload` must name a file or a generator, got ''")
-    draws_sessions = named.partition(":")[0] in SESSION_KINDS
-    foreign = None if draws_sessions or is_spec(named) else foreign_text(named)
-    if not (draws_sessions or is_spec(named) or foreign):
+    kind = named.partition(":")[0]
+    foreign = None if kind in KINDS or kind in SESSION_KINDS else foreign_text(named)
+    if not (kind in KINDS or kind in SESSION_KINDS or foreign):
         path = Path(named)
         if ":" in named and not path.exists():
-            known = known_are(named.partition(":")[0], WORKLOADS.names(), CLASS_OF_FILE)
+            known = known_are(kind, WORKLOADS.names(), CLASS_OF_FILE)
             raise ArgumentError(f"`workload` must be a file, or a generator and a colon ({known}), got {named!r}")
         return OpenedWorkload(open_files(path, options), options)
     for name, usual in (("zero_tokens", "refuse"), ("columns", None)):
@@ -59,7 +59,7 @@ def with_options(
             raise ArgumentError(f"`{name}` is for files, got {asked!r} for {named!r}")
     if foreign:
         return OpenedWorkload(workload_of_class(WORKLOADS.parse(foreign), options.seed, named), options)
-    if draws_sessions:
+    if kind in SESSION_KINDS:
         if options.concurrency is not None:
             rule = "must be left out where the workload has sessions (`active_sessions` keeps a number of them open)"
             raise ArgumentError(f"`concurrency` {rule}, got {options.concurrency} for {named!r}")
@@ -68,6 +68,5 @@ def with_options(
     for name in ("active_sessions", "max_wait_s"):
         if (number := getattr(options, name)) is not None:
             raise ArgumentError(f"`{name}` is for sessions, got {number:g} for {named!r}")
-    spec = parse_spec(named, options.rate, options.concurrency)
-    drawn = make_generator(spec, options.seed, lengths_from)
-    return OpenedWorkload(drawn, replace(options, concurrency=spec.concurrency), rate_drawn=True)
+    drawn = make_generator(named, options.rate, options.concurrency, options.seed, lengths_from)
+    return OpenedWorkload(drawn, replace(options, concurrency=drawn.concurrency), rate_drawn=True)
