@@ -263,14 +263,18 @@ def _sees_report(found: Fields) -> bool:
     return "metadata" in found and "benchmarks" in found and "guidellm_version" in found.nested("metadata")
 
 
+def _some(path: Path, field: str, requests: Iterator[RoundsRequest]) -> Iterator[RoundsRequest]:
+    """The requests of a file; raises TraceFormatError for none."""
+    first = next(requests, None)
+    if first is None:
+        raise Fields(str(path), {}).error(field, _NEEDED, "none")
+    yield first
+    yield from requests
+
+
 def _read_records(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     for path in files:
-        file, some = Responses(path, ongoing), False
-        for request in ongoing.each(path, partial(_record, file)):
-            some = True
-            yield request
-        if not some:
-            raise Fields(str(path), {}).error(_ACCEPTANCE, _NEEDED, "none")
+        yield from _some(path, _ACCEPTANCE, ongoing.each(path, partial(_record, Responses(path, ongoing))))
 
 
 def _record(file: Responses, line: Fields) -> list[RoundsRequest]:
@@ -316,17 +320,15 @@ def _dense(found: Fields) -> Fields:
 
 def _read_reports(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     for path in files:
-        file, some = Responses(path, ongoing), False
-        for report in read_objects(path):
-            for benchmark in report.each("benchmarks"):
-                requests = benchmark.nested("requests")
-                for status in ("incomplete", "errored"):
-                    ongoing.findings.note(_FAILED, len(requests.sequence(status)) if status in requests else 0)
-                for request in ongoing.each_of(path, requests.each("successful"), partial(_reported, file)):
-                    some = True
-                    yield request
-        if not some:
-            raise Fields(str(path), {}).error(".".join(_PLACE), _NEEDED, "none")
+        yield from _some(path, ".".join(_PLACE), _of_reports(path, ongoing))
+
+
+def _of_reports(path: Path, ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    file = Responses(path, ongoing)
+    for requests in (each.nested("requests") for report in read_objects(path) for each in report.each("benchmarks")):
+        for status in ("incomplete", "errored"):
+            ongoing.findings.note(_FAILED, len(requests.sequence(status)) if status in requests else 0)
+        yield from ongoing.each_of(path, requests.each("successful"), partial(_reported, file))
 
 
 def _reported(file: Responses, line: Fields) -> list[RoundsRequest]:

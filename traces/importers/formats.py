@@ -458,14 +458,17 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
         ) from None
 
 
+def _first_lines(files: Sequence[Path]) -> Iterator[bytes]:
+    for path in (path for path in files if path.is_file()):
+        yield from (text[:MOST_CHARACTERS] for _, text in islice(lines_of(path), MOST_LINES))
+
+
 def _lossy(files: Sequence[Path], drafters: Sequence[DrafterInfo]) -> list[str]:
     """What says that drafts were not verified exactly: settings in the first lines of files, or names."""
     found: dict[str, None] = {}
-    for path in (path for path in files if path.is_file()):
-        for _, text in islice(lines_of(path), MOST_LINES):
-            for setting, value in _ACCEPTANCE.findall(text[:MOST_CHARACTERS]):
-                if not _EXACT.fullmatch(value):
-                    found[f"{setting.decode()} {value.decode()}"] = None
+    for setting, value in (setting for text in _first_lines(files) for setting in _ACCEPTANCE.findall(text)):
+        if not _EXACT.fullmatch(value):
+            found[f"{setting.decode()} {value.decode()}"] = None
     names = (*(drafter.name for drafter in drafters), *(path.name for path in files))
     named = next((name for name in names if "typical" in re.split(r"[^a-z]+", name.lower())), None)
     return [*found, *([] if named is None else [f"the name {named}, of typical acceptance"])]
@@ -485,15 +488,13 @@ def _called(files: Sequence[Path]) -> _Called:
     def note(into: set[str], pattern: re.Pattern[bytes], text: bytes) -> None:
         into.update(name.decode(errors="replace") for _, name in pattern.findall(text))
 
-    for path in (path for path in files if path.is_file()):
-        for _, text in islice(lines_of(path), MOST_LINES):
-            first = text[:MOST_CHARACTERS]
-            for drafts in _SPECULATION.findall(first):
-                note(found.drafters, _CALLED, drafts)
-                note(found.methods, _METHOD, drafts)
-            note(found.drafters, _DRAFT_PATH, first)
-            note(found.methods, _ALGORITHM, first)
-            note(found.models, _CALLED, _SPECULATION.sub(b"", first))
+    for text in _first_lines(files):
+        for drafts in _SPECULATION.findall(text):
+            note(found.drafters, _CALLED, drafts)
+            note(found.methods, _METHOD, drafts)
+        note(found.drafters, _DRAFT_PATH, text)
+        note(found.methods, _ALGORITHM, text)
+        note(found.models, _CALLED, _SPECULATION.sub(b"", text))
     return found
 
 
@@ -522,8 +523,7 @@ def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
     """The version in the first lines of vLLM's log; None where there is none, or more than one."""
     if source.name != VLLM_LOG.name:
         return None
-    lines = (text for path in files if path.is_file() for _, text in islice(lines_of(path), MOST_LINES))
-    found = {version for text in lines for version in _VLLM_VERSION.findall(text[:MOST_CHARACTERS])}
+    found = {version for text in _first_lines(files) for version in _VLLM_VERSION.findall(text)}
     return found.pop().decode() if len(found) == 1 else None
 
 

@@ -118,13 +118,12 @@ class Drafters:
         self._options = options
         self._found: dict[str, DrafterInfo] = {}
         self._used_keys: set[str] = set()
-        self._files: dict[str, set[Path]] = {}  # of servers' answers, by a drafter that no option named
+        self._files: dict[tuple[str, Path], None] = {}  # of servers' answers, with a drafter that no option named
 
     def copy(self) -> "Drafters":
         """A copy that later drafters leave alone."""
         other = Drafters(self._options)
-        other._found, other._used_keys = self._found.copy(), self._used_keys.copy()
-        other._files = {name: files.copy() for name, files in self._files.items()}
+        other._found, other._used_keys, other._files = map(copy, (self._found, self._used_keys, self._files))
         return other
 
     def name(
@@ -150,12 +149,12 @@ class Drafters:
     def of_server(self, path: Path, method: str = DRAFTER) -> str:
         """The name of the one drafter of a server's log, which does not name it and begins after a prefill."""
         if self._options.key_of_file(path) is None:
-            self._files.setdefault(method, set()).add(path)
+            self._files[method, path] = None
         return self.name(method, path, prefilled=True, settled=True)
 
     def pooled(self) -> list[str]:
         """Notes on files whose answers count as those of one drafter, though nothing says so."""
-        return [_POOLED.format(len(files), name) for name, files in self._files.items() if len(files) > 1]
+        return [_POOLED.format(n, name) for name, n in Counter(name for name, _ in self._files).items() if n > 1]
 
     def prefilled(self, name: str) -> bool:
         """Whether a prefill emitted a token before the first round of a drafter."""
@@ -392,35 +391,24 @@ _WHOLE = 1 - 1e-9  # bound of a probability found by halving
 _NO_DRAFTS = "nothing in these files shows drafts: every answer is taken to be the target's alone"
 
 
-@dataclass(slots=True, kw_only=True)
-class _Kept:
-    """One drafter: accepted tokens, whether any was rejected, and accepted counts of rounds with unknown drafts."""
-
-    tokens: int = 0
-    any_refused: bool = False
-    least: int | None = None
-    most: int = 0
-
-
 class KeptTokens:
     """Counts requests as they are read. Final."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Kept] = {}
+        # By drafter: accepted tokens, whether any was rejected, and counts of rounds whose drafts are not known.
+        self._tokens, self._refused = Counter[str](), set[str]()
+        self._silent: dict[str, set[int]] = {}
         self._any_request = False
 
     def see(self, request: RoundsRequest) -> None:
         """Count a request's rounds."""
         self._any_request = True
         for name, rounds in request.rounds.items():
-            kept = self._kept.setdefault(name, _Kept())
-            kept.tokens += int(rounds.accepted.sum())
+            self._tokens[name] += int(rounds.accepted.sum())
             silent = rounds.drafted == UNKNOWN_DRAFTED
-            kept.any_refused |= bool(np.any(~silent & (rounds.drafted != rounds.accepted)))
-            if silent.any():
-                counts = rounds.accepted[silent]
-                kept.least = int(counts.min()) if kept.least is None else min(kept.least, int(counts.min()))
-                kept.most = max(kept.most, int(counts.max()))
+            if np.any(~silent & (rounds.drafted != rounds.accepted)):
+                self._refused.add(name)
+            self._silent.setdefault(name, set()).update(rounds.accepted[silent].tolist())
 
     def remarks(self, drafters: Iterable[DrafterInfo]) -> list[str]:
         """Remarks on a recording with these drafters, after all requests."""
@@ -429,11 +417,10 @@ class KeptTokens:
             return [_NO_DRAFTS]
         found = []
         for drafter in drafters:
-            kept = self._kept.get(drafter.name, _Kept())
-            whole = kept.most if drafter.window is None else drafter.window
-            refused = kept.any_refused or (kept.least is not None and kept.least < whole)
+            name, silent, tokens = drafter.name, self._silent.get(drafter.name), self._tokens[drafter.name]
+            whole = max(silent or (0,)) if drafter.window is None else drafter.window
             if drafter.stated is not None:
-                found += [_ALL_KEPT.format(drafter.name, "")] if min(drafter.stated.hazards) >= _WHOLE else []
-            elif kept.tokens and not refused:
-                found.append(_ALL_KEPT.format(drafter.name, f" ({kept.tokens:,} tokens)"))
+                found += [_ALL_KEPT.format(name, "")] if min(drafter.stated.hazards) >= _WHOLE else []
+            elif tokens and name not in self._refused and not (silent and min(silent) < whole):
+                found.append(_ALL_KEPT.format(name, f" ({tokens:,} tokens)"))
         return found
