@@ -99,11 +99,6 @@ def check_rules(path: Path, rules: Iterable[Rule], where: Callable[[int], str]) 
             raise TraceFormatError(path, field, f"{words} ({where(row)})", plain)
 
 
-def hash_of(data: bytes) -> str:
-    """SHA-256 in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
     with path.open("rb") as file:
@@ -198,16 +193,6 @@ def read_meta(path: Path, kind: type[AnyMeta]) -> AnyMeta:
     raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], value)
 
 
-def open_parquet(path: Path, expected: str) -> pq.ParquetFile:
-    """A Parquet file that has the hash `meta.json` gives; raises TraceFormatError."""
-    data = read_bytes(path)
-    found = hash_of(data)
-    if found != expected:
-        raise TraceFormatError(path, "sha256", f"must be {expected} as {META} says", found)
-    with parquet_errors(path):
-        return pq.ParquetFile(pa.BufferReader(data))
-
-
 @contextmanager
 def parquet_errors(path: Path) -> Iterator[None]:
     """Turn errors of Parquet into TraceFormatError."""
@@ -224,20 +209,17 @@ def read_table(path: Path, expected: str, schema: pa.Schema, *, may_lack: str = 
 
     The column `may_lack` is optional: older files lack it.
     """
-    file = open_parquet(path, expected)
+    data = read_bytes(path)
+    if (found := hashlib.sha256(data).hexdigest()) != expected:
+        raise TraceFormatError(path, "sha256", f"must be {expected} as {META} says", found)
     with parquet_errors(path):
-        table = file.read(use_threads=False)
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         table.validate(full=True)
     if may_lack and may_lack not in table.column_names:
         schema = schema.remove(schema.get_field_index(may_lack))
-    check_columns(path, table, schema)
-    return table
-
-
-def check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:
-    """Raise for a table without exactly these columns, or with nulls where the schema allows none."""
     check_schema(path, table.schema, schema)
     check_nulls(path, table, schema)
+    return table
 
 
 def check_schema(path: Path, found: pa.Schema, schema: pa.Schema) -> None:

@@ -199,8 +199,6 @@ ROUNDS_REQUEST_SCHEMA = pa.schema(
 ROUNDS_SCHEMA = pa.schema(
     [pa.field(name, pa.from_numpy_dtype(kind), nullable=kind is np.float64) for name, kind in KINDS.items()]
 )
-# For recordings made before rounds could be placed.
-UNPLACED_ROUNDS_SCHEMA = ROUNDS_SCHEMA.remove(ROUNDS_SCHEMA.get_field_index("placed"))
 
 
 def parquet_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:

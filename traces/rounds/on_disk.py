@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...base.files import whole_folder
@@ -20,10 +19,7 @@ from ..folder import (
     REQUESTS,
     ROUNDS,
     StoredFolder,
-    check_columns,
     kind_of,
-    open_parquet,
-    parquet_errors,
     read_table,
     refuse_foreign,
 )
@@ -31,7 +27,6 @@ from .check import RoundsCheck
 from .columns import (
     ROUNDS_REQUEST_SCHEMA,
     ROUNDS_SCHEMA,
-    UNPLACED_ROUNDS_SCHEMA,
     RoundsColumns,
     gather,
     misaligned,
@@ -131,44 +126,17 @@ def _requests_of(columns: RoundsColumns, path: Path) -> pa.Table:
 
 
 def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> Rounds:
-    """All rounds, row group by row group, into arrays of the final length."""
-    file = open_parquet(path, sha256)
-    empty = file.schema_arrow.empty_table()
-    schema = ROUNDS_SCHEMA if "placed" in empty.column_names else UNPLACED_ROUNDS_SCHEMA
-    check_columns(path, empty, schema)
-    size = file.metadata.num_rows
-    if (num_rounds < 0).any() or num_rounds.sum() != size:
-        rule = f"of all requests must be >= 0 and add up to the {size} rows of {ROUNDS}"
+    table = read_table(path, sha256, ROUNDS_SCHEMA, may_lack="placed")
+    if (num_rounds < 0).any() or num_rounds.sum() != len(table):
+        rule = f"of all requests must be >= 0 and add up to the {len(table)} rows of {ROUNDS}"
         raise TraceFormatError(path.with_name(REQUESTS), "num_rounds", rule, int(num_rounds.sum()))
-    found: dict[str, Any] = {name: np.empty(size, kind) for name, kind in KINDS.items() if name not in UNKNOWN}
-    filled = 0
-    for table in _row_groups(file, path, schema):
-        rows = slice(filled, filled + len(table))
-        for name in table.column_names:
-            values = table.column(name).to_numpy()
-            if name not in found and is_known(values).any():
-                found[name] = np.full(size, UNKNOWN[name], KINDS[name])
-            if name in found:
-                found[name][rows] = values
-        filled = rows.stop
+    found: dict[str, Any] = {}
+    for name in table.column_names:
+        column = table.column(name)
+        values = column.to_numpy().astype(KINDS[name], copy=False)
+        # Unknown seconds are null: each recording has one form.
+        if values.dtype == np.float64 and np.isnan(values).sum() > column.null_count:
+            raise TraceFormatError(path, name, "must be null where unknown", float("nan"))
+        if name not in UNKNOWN or is_known(values).any():
+            found[name] = values
     return Rounds(**found)
-
-
-def _row_groups(file: pq.ParquetFile, path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The row groups, each a sound table, with the total number of rows that the file states."""
-    size = 0
-    for index in range(file.num_row_groups):
-        with parquet_errors(path):
-            table = file.read_row_group(index, use_threads=False)
-            table.validate(full=True)
-        check_columns(path, table, schema)
-        for name in table.column_names:  # unknown seconds are null: each recording has one form
-            column = table.column(name)
-            if pa.types.is_floating(column.type) and np.isnan(column.drop_null().to_numpy()).any():
-                raise TraceFormatError(path, name, "must be null where unknown", float("nan"))
-        size += len(table)
-        if size > file.metadata.num_rows:
-            break
-        yield table
-    if size != file.metadata.num_rows:
-        raise TraceFormatError(path, "content", f"must hold {file.metadata.num_rows} rows, as it says", size)
