@@ -1,11 +1,4 @@
-"""What is recorded of another server's traffic, beyond what `record.py` records of our own.
-
-- DIR/observed/000001 ...: parts of an observed run: times, lengths, failures, as `observe` writes them
-- DIR/workload/000001.jsonl ...: arrivals and lengths of requests whose lengths the server reported
-- DIR/responses/000001.jsonl ...: acceptance and usage of answers that report their acceptance, without texts
-- DIR/prompts/000001.jsonl ...: texts
-- DIR/metrics/000000.prom ...: the server's counters, before and each time that files were written
-- DIR/proxy.json: how long the proxy itself held what it passed on
+"""What is recorded of another server's traffic, beyond what `record.py` records of our own; docs/proxy.md lists it.
 
 Answers are read once they have ended, in a thread of their own: the event loop only keeps bytes and times.
 """

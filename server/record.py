@@ -1,11 +1,7 @@
 """The recording of the traffic, in forms that the rest of paceline reads: `trace import`, `--workload` and `--prompts`.
 
-- DIR/cluster.toml: the server, for the simulator
-- DIR/workload/000001.jsonl ...: arrivals and lengths, in order of arrival
-- DIR/responses-POLICY/000001.jsonl: acceptance by step, as in vLLM's responses (`vllm-detailed`)
-- DIR/prompts/000001.jsonl: texts, as `run` and `record` take them
-
-For another server, behind `paceline proxy`, `proxy_record.py` writes the same files and some more.
+docs/serving-loop.md lists the files. For another server, behind `paceline proxy`, `proxy_record.py` writes the same and
+some more.
 
 A folder is its files in the order of their names. Each is written whole (write, then rename), so that every file can be
 read whenever the server ends. A request is written once it has ended; its arrival, once every earlier one has ended

@@ -1,21 +1,11 @@
 """Results of benchmark clients: JSON files of vLLM and SGLang, AIPerf and GuideLLM, and their printed blocks.
 
-`vllm bench serve --save-result`, with `--save-detailed` or without, writes one object with
-`spec_decode_per_position_acceptance_rates`, `spec_decode_num_drafts`, `spec_decode_draft_tokens`,
-`spec_decode_accepted_tokens`; SGLang's `bench_serving` one with a mean `accept_length`, without its window,
-`--speculative-num-steps` of the server. Both have `output_lens` with `input_lens`, or `completed` with
-`total_output_tokens`. Both print a block at their end that begins with `==== Serving Benchmark Result ====`: each line
-is a name and a number; names about speculation are read, or an error if they are unknown. Rates are per cent.
+Both of the first print a block at their end that begins with `==== Serving Benchmark Result ====`: each line is a name
+and a number; names about speculation are read, or an error if they are unknown. Rates are per cent.
 
-`vllm-summary` is vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`): one
-response per object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and no
-steps; `num_spec_tokens` is the window, `num_draft_tokens` the drafted tokens. Null is a request of the target alone.
-
-AIPerf 0.13 writes `profile_export.jsonl` with `--export-level records`: one object per request, `metadata`, `metrics`
-and `spec_decode_acceptance` (its `SpecDecodeAcceptanceRecord`), whose histogram is sparse. GuideLLM 0.8 writes one
-report: `benchmarks`, each with `requests.successful`, each with `response_metrics`, vLLM's `metrics` as they came. Both
-hold steps where the server ran with `--per-request-spec-decode-metrics detailed`, else a histogram. A request without
-either may have run with speculation or not: it is left out, and counted.
+`vllm-summary` is vLLM's acceptance of each request as a histogram, under the names of `vllm-detailed`. AIPerf's
+histogram is sparse; GuideLLM keeps vLLM's `metrics` as they came. A request of these two without either form of them
+may have run with speculation or not: it is left out, and counted.
 """
 
 import re

@@ -5,12 +5,10 @@ are one counter at several times, so its count is its last value less its first;
 0. Of several pages, in files or one after another in a file, counts are those between the first and the last; of one,
 those since the server started.
 
-vLLM and llama.cpp count drafts, drafted and accepted tokens, and accepted tokens by position of the draft; newer
-TensorRT-LLM counts both kinds by position: they give rates. Older TensorRT-LLM counts drafted and accepted tokens only,
-and SGLang verifications and tokens of answers: they give a mean, as gauges of the last interval do where counters are
-missing. Requests are those that the page counts, else those of the stated load. Names: `vllm/v1/spec_decode/metrics.py`
-(vLLM 0.33), `observability/metrics_collector.py` (SGLang 0.5.23), `tensorrt_llm/metrics/collector.py` (1.4.0rc1),
-llama.cpp's `tools/server/server-task.cpp`.
+Counts by position of the draft give rates. Older TensorRT-LLM counts drafted and accepted tokens only, and SGLang
+verifications and tokens of answers: they give a mean, as gauges of the last interval do where counters are missing.
+Names: `vllm/v1/spec_decode/metrics.py` (vLLM 0.33), `observability/metrics_collector.py` (SGLang 0.5.23),
+`tensorrt_llm/metrics/collector.py` (1.4.0rc1), llama.cpp's `tools/server/server-task.cpp`.
 """
 
 import json

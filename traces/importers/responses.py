@@ -1,17 +1,13 @@
 """Common parts of servers' responses, several methods over the same questions, and vLLM's steps of each request.
 
-A method's name is the user's for it, else the first known word in its model id or in the name of its file.
+vLLM's figures of speculation are in `metrics.speculative_decoding`; that object may also be alone on its line, or as
+`speculative_decoding` or `spec_decode_metrics`; drafts of the change (vLLM PR 48915) kept it in the first choice as
+`speculative_decoding_stats`. Null in its place means that the request ran without speculation.
 
-vLLM's responses have figures of speculation in `metrics.speculative_decoding`; that object may also be alone on its
-line, or as `speculative_decoding` or `spec_decode_metrics`; drafts of the change (vLLM PR 48915) kept it in the first
-choice as `speculative_decoding_stats`. Null in its place means that the request ran without speculation. `usage` gives
-prompt and output tokens, `id` or `request_id` the name.
-
-With `--per-request-spec-decode-metrics detailed` it has `per_step_accepted` and `per_step_drafted`; a histogram alone
-(`summary`) does not give the order of steps: `vllm-summary` reads it. A step in which nothing was drafted (a *plain*
-one) emits one token and is not listed. Of an answer of known length their number follows: its tokens less those of the
-listed steps. Their places are unknown. Every order of listed and plain steps is taken to be equally likely, which
-assumes the least; the order is drawn, and the rounds marked as placed.
+It has the steps that drafted (`detailed`), or a histogram of them, without their order (`summary`, read by
+`vllm-summary`). Of an answer of known length the number of *plain* steps follows: its tokens less those of the listed
+steps. Every order of listed and plain steps is taken to be equally likely, which assumes the least; the order is drawn,
+and the rounds marked as placed.
 """
 
 import json

@@ -1,24 +1,12 @@
 """Logs of steps: answer files of Spec-Bench, EAGLE and Medusa, our own positions, traces of the Frontier simulator.
 
-Answer files have one object per line: `question_id`, `category`, `model_id`, `choices`, each with, per turn,
-`new_tokens`, `wall_time` and `decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns
-`accept_lengths`, or the misspelt `accept_lengths:`, the target's own token included. A file whose steps all emit one
-token is the target alone. A file with only steps and tokens gives the mean tokens per step of a turn: its rounds are
-drawn, every drafted token kept with one probability for the turn, and a window must be given.
+docs/importing.md shows the files. In answer files `idxs` has the 0-based index of a turn's last step, and what counts
+tokens of steps includes the target's own. A file with only steps and tokens gives the mean tokens per step of a turn:
+its rounds are drawn, every drafted token kept with one probability for the turn, and a window must be given.
 
-EAGLE's answers may come with a file that times every step, one object per line, in the order of the answers, with lists
-by turn: per step `accept_length` (the target's own token left out), `draft_length` (depth of the tree with its root,
-which is no draft: one less was drafted), `tree_time` (the target's forward), `eval_time` (acceptance), `update_time`
-(the next draft); per turn `generate_time`, and as parts of it `reset_tree_time` (prefill and the first draft),
-`kv_time` and `processor_time`.
-
-Positions have the tokens that a round of each drafter would emit from every output position: `id`; `drafters`: name ->
-for each output position, the number of tokens a round started there emits, the target's own token included; optional
-`tag`, `prompt_token_ids` or `prompt_tokens` (their number), `output_token_ids`.
-
-Frontier writes one object: `per_request_committed_tokens_per_iteration`, request -> tokens committed by each iteration,
-the target's own included, and optionally `per_request_scheduled_draft_tokens_per_iteration`, request -> tokens drafted.
-Lists that are the same for all requests (`committed_tokens_per_iteration`) record none: an error.
+The times of EAGLE's answers are lists by turn, in the order of the answers; there `accept_length` leaves the target's
+own token out, and `draft_length` counts the root of the tree, which is no draft. Lists of Frontier that are the same
+for all requests (`committed_tokens_per_iteration`) record none: an error.
 """
 
 import re
