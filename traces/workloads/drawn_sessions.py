@@ -9,7 +9,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate, count, islice, repeat
 from random import Random
 from typing import ClassVar, NamedTuple, Protocol
@@ -39,33 +39,25 @@ _EXPONENTIAL = re.compile(rf"exponential:{_NUMBER}", re.ASCII)
 _MOST_S = 10**6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnWait:
-    """A distribution over waits."""
-
-    mean_s: float
-    is_drawn: bool  # exponential; else each is the mean, without a draw
-
-    def draw_ps(self, rng: Random) -> int:
-        """One wait in picoseconds."""
-        if self.is_drawn:
-            return round(rng.expovariate(1 / self.mean_s) * PS_PER_S) if self.mean_s else 0
-        return _given_ps(self.mean_s)
+Wait = Callable[[Random], int]  # draws one, in picoseconds
 
 
-@lru_cache(maxsize=64)
-def _given_ps(seconds: float) -> int:
-    """A constant wait in picoseconds; cached, as exact conversion is slow."""
-    return ps_of_option(seconds)
+def _constant(wait_ps: int, _: Random) -> int:
+    return wait_ps
 
 
-def seconds_of(name: str, text: str) -> DrawnWait:
+def _exponential(mean_s: float, rng: Random) -> int:
+    return round(rng.expovariate(1 / mean_s) * PS_PER_S) if mean_s else 0
+
+
+def _wait_of(name: str, text: str) -> Wait:
     """Parse a distribution; raises ArgumentError with `name`."""
     given, drawn = _GIVEN.fullmatch(text), _EXPONENTIAL.fullmatch(text)
     found = given or drawn
     if found is None or float(found[1]) > _MOST_S:
         raise ArgumentError(f"{name} must be SECONDS or exponential:MEAN in [0, {_MOST_S}], got {text!r}")
-    return DrawnWait(mean_s=float(found[1]), is_drawn=drawn is not None)
+    seconds = float(found[1])
+    return partial(_constant, ps_of_option(seconds)) if given else partial(_exponential, seconds)
 
 
 # Bits of ids within a session, enough for its units; the bits above are its number, 0 for text that all sessions share.
@@ -196,7 +188,7 @@ class PersistentAgent:
     system: int  # tokens of the system prompt, >= 0
     prompt: Length  # new tokens of each turn
     output: Length  # tokens of each answer
-    wait: DrawnWait  # seconds from an answer to the next turn
+    wait: Wait  # from an answer to the next turn
 
     @property
     def num_requests(self) -> int | None:
@@ -206,7 +198,7 @@ class PersistentAgent:
         turns = self.turns.draw(rng)
         check_requests(turns)
         new, outputs = ([length.draw(rng) for _ in range(turns)] for length in (self.prompt, self.output))
-        waits_ps = [self.wait.draw_ps(rng) for _ in range(turns - 1)]
+        waits_ps = [self.wait(rng) for _ in range(turns - 1)]
         return DrawnLine(place, self.system, new, outputs, waits_ps).begin()
 
 
@@ -249,13 +241,7 @@ class SharedWorkers:
             for worker, tokens in enumerate(outputs):
                 waits = before if number or not worker else (Waits(0, 0),)
                 name = f"{place.number}/{number}/{worker}" if nodes else str(place.number)
-                turn = Turn(
-                    request_id=name,
-                    wait_ps=0,
-                    prompt_tokens=context.num_tokens,
-                    output_tokens=tokens,
-                    new_blocks=runs_of(context.ids),
-                )
+                turn = Turn(name, 0, context.num_tokens, tokens, runs_of(context.ids))
                 answer = () if worker else written.ids[len(context.ids) :]
                 nodes.append(Node(turn=turn, waits=waits, answer=answer))
             context = written.grown(sum(outputs[1:]), ids)
@@ -314,7 +300,7 @@ class ToolCalls:
     prompt: Length  # of the question
     output: Length  # of the model, for each call and for the answer
     observation: Length  # of a tool's result
-    wait: DrawnWait  # of a tool
+    wait: Wait  # of a tool
 
     def draw(self, rng: Random) -> tuple[int, list[int], list[int], list[int]]:
         """(tokens of the question, of each output, of each observation, picoseconds of each call) of a session."""
@@ -322,7 +308,7 @@ class ToolCalls:
         check_requests(steps)
         outputs = [self.output.draw(rng) for _ in range(steps + 1)]
         observations = [self.observation.draw(rng) for _ in range(steps)]
-        return prompt, outputs, observations, [self.wait.draw_ps(rng) for _ in range(steps)]
+        return prompt, outputs, observations, [self.wait(rng) for _ in range(steps)]
 
 
 class ReAct(ToolCalls):
@@ -409,13 +395,7 @@ class _Path:
 
 def _node(name: str, path: _Path, waits: tuple[Waits, ...]) -> Node:
     read, whole = path.prompt, path.whole
-    turn = Turn(
-        request_id=name,
-        wait_ps=0,
-        prompt_tokens=read.num_tokens,
-        output_tokens=whole.num_tokens - read.num_tokens,
-        new_blocks=runs_of(read.ids),
-    )
+    turn = Turn(name, 0, read.num_tokens, whole.num_tokens - read.num_tokens, runs_of(read.ids))
     return Node(turn=turn, waits=waits, answer=whole.ids[len(read.ids) :])
 
 
@@ -451,8 +431,8 @@ def _calls(kind: type[ReAct | ReWOO], given: Given) -> SessionKind:
     return kind(system=_system(given), wait=wait, **lengths)
 
 
-def _wait(given: Given) -> DrawnWait:
-    return seconds_of(f"wait of {given.kind}", given.options.get("wait", "0"))
+def _wait(given: Given) -> Wait:
+    return _wait_of(f"wait of {given.kind}", given.options.get("wait", "0"))
 
 
 def _system(given: Given) -> int:

@@ -125,13 +125,8 @@ def _turns(row: Row, name: str, unit: int) -> Iterator[Turn]:
         blocks = one.blocks("blocks", counts[0], unit)
         tokens = one.lengths(counts, _TOKENS)
         if tokens is not None:
-            yield Turn(
-                request_id=one.name("request_id", f"{name}/{place}") if place else name,
-                wait_ps=held_ps if begun else 0,
-                prompt_tokens=tokens[0],
-                output_tokens=tokens[1],
-                new_blocks=runs_of(blocks),
-            )
+            own_name = one.name("request_id", f"{name}/{place}") if place else name
+            yield Turn(own_name, held_ps if begun else 0, *tokens, runs_of(blocks))
             held_ps, begun = 0, True
 
 

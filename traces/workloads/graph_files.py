@@ -152,16 +152,12 @@ class _Strand:
 
 
 class _AgentSession:
-    """A session while it is read; `take` adds nodes. `unit` is tokens of a block."""
+    """A session while it is read; `take` adds `nodes`. `unit` is tokens of a block."""
 
     def __init__(self, row: Row, unit: int) -> None:
         self._name, self._unit, self._offset, self._tally = row.values["id"], unit, _id_offset(row), row.reading.tally
-        self._nodes: list[Node] = []
+        self.nodes: list[Node] = []
         self._num_requests = 0  # with dropped ones
-
-    def session(self) -> SessionGraph | None:
-        """The session read; None if all its requests were dropped."""
-        return SessionGraph(nodes=tuple(self._nodes)) if self._nodes else None
 
     def take(self, around: Row, base_ps: int, launched_by: Sequence[_Ended] = ()) -> list[_Ended]:
         """Take the `requests` of the session or of a sub-agent; returns the ends that its successors wait for.
@@ -213,16 +209,10 @@ class _AgentSession:
             strand.keeps = None
         else:
             parted = strand.keeps is None
-            turn = Turn(
-                request_id=f"{self._name}/{self._num_requests}",
-                wait_ps=wait_ps,
-                prompt_tokens=tokens[0],
-                output_tokens=tokens[1],
-                kept_blocks=0 if parted else kept,
-                new_blocks=prompt if parted else new,
-            )
-            number, waits = len(self._nodes), dict.fromkeys(Waits(one.request) for one in strand.waits)
-            self._nodes.append(Node(turn=turn, waits=tuple(waits), keeps=strand.keeps))
+            blocks = (prompt, 0) if parted else (new, kept)
+            turn = Turn(f"{self._name}/{self._num_requests}", wait_ps, *tokens, *blocks)
+            number, waits = len(self.nodes), dict.fromkeys(Waits(one.request) for one in strand.waits)
+            self.nodes.append(Node(turn=turn, waits=tuple(waits), keeps=strand.keeps))
             strand.own, strand.keeps = [_Ended(number, at_ps + took_ps, is_end)], number
         strand.joined, strand.follows_own, strand.prompt = [], tokens is not None, prompt
 
@@ -256,11 +246,10 @@ def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
             raise row.error("block_size", f"must be a whole number in [1, {MOST_COUNT}]", row.values["block_size"])
         if not isinstance(row.values["id"], str) or not row.values["id"].isprintable():
             raise row.error("id", "must be printable text", row.values["id"])
-        requests = _AgentSession(row, unit)
-        requests.take(row, 0)
-        session = requests.session()
-        if session is not None:
-            yield row.line, session.begin(0)
+        session = _AgentSession(row, unit)
+        session.take(row, 0)
+        if session.nodes:
+            yield row.line, SessionGraph(nodes=tuple(session.nodes)).begin(0)
 
 
 def unit_of(found: Mapping[str, Any]) -> int:
@@ -307,13 +296,7 @@ class _Request:
         return not self.row.prefix
 
     def turn(self, blocks: tuple[int, ...]) -> Turn:
-        return Turn(
-            request_id=self.name,
-            wait_ps=self.wait_ps,
-            prompt_tokens=self.tokens[0],
-            output_tokens=self.tokens[1],
-            new_blocks=runs_of(blocks),
-        )
+        return Turn(self.name, self.wait_ps, *self.tokens, runs_of(blocks))
 
 
 def graph_of(row: Row, *, name: str, unit: int, tag: str, slo: str) -> SessionGraph:

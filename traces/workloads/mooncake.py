@@ -141,13 +141,7 @@ def _take(row: Row, session: _Session, begins_ps: int | None) -> None:
         if number:
             row.reading.tally.remark(ADDED)
         prompt, blocks, answer = _grown(row, session, *tokens)
-    turn = Turn(
-        request_id=str(row.line),
-        wait_ps=(session.held_ps + wait_ps) if number else 0,
-        prompt_tokens=prompt,
-        output_tokens=tokens[1],
-        new_blocks=runs_of(blocks),
-    )
+    turn = Turn(str(row.line), session.held_ps + wait_ps if number else 0, prompt, tokens[1], runs_of(blocks))
     waits = (Waits(number - 1),) if number else ()
     session.nodes.append(Node(turn=turn, waits=waits, answer=tuple(answer)))
     session.held_ps = 0
@@ -256,13 +250,7 @@ def _turn(row: Row, name: str, wait_ps: int) -> Iterator[Turn]:
     blocks = _llmservingsim_blocks(row, counts[0])
     tokens = row.lengths(counts, _COUNTS)
     if tokens is not None:
-        yield Turn(
-            request_id=name,
-            wait_ps=wait_ps,
-            prompt_tokens=tokens[0],
-            output_tokens=tokens[1],
-            new_blocks=runs_of(blocks),
-        )
+        yield Turn(name, wait_ps, *tokens, runs_of(blocks))
 
 
 def _llmservingsim_blocks(row: Row, prompt: int) -> list[int]:

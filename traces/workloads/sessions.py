@@ -15,16 +15,15 @@ from .arrival import Arrival
 Runs = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     """One request of a session."""
 
     request_id: str  # unique in the workload
     wait_ps: int  # from the last thing that it waits for, >= 0
     prompt_tokens: int  # >= 1
     output_tokens: int  # >= 1
+    new_blocks: Runs = ()  # blocks of its prompt behind those that it keeps, as runs of ids (first, last)
     kept_blocks: int = 0  # in a graph, leading blocks that this prompt shares with that of `Node.keeps`
-    new_blocks: Runs = ()  # its other blocks, as runs of ids (first, last)
 
     def blocks(self, before: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Of its prompt, which begins with those of `before` that it keeps."""

@@ -1,6 +1,5 @@
 """Sessions as graphs: cycles that are added up equal steps, with and without prefix caches."""
 
-from dataclasses import replace
 from itertools import count
 
 from hypothesis import Phase, given, settings
@@ -83,7 +82,7 @@ def test_a_session_ends_with_the_last_of_its_requests_wherever_that_was_served()
         for name, count in (("a", 4), ("b", 60), ("c", 5))
     ]
     graph = SessionGraph(nodes=(Node(turn=turns[0]), *(Node(turn=turn, waits=(Waits(0, 0),)) for turn in turns[1:])))
-    alone = replace(turns[0], request_id="d")
+    alone = turns[0]._replace(request_id="d")
     run = check(Begun([(0, graph), (10**12, SessionGraph(nodes=(Node(turn=alone),)))]), target_only(), num_replicas=3)
     assert run.log.meta.sessions_ps == (run.times()["b"][2],)
 
