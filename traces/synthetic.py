@@ -75,11 +75,10 @@ class SyntheticSpec:
     """
 
     name: str = "synthetic"  # of the recording
-    requests: int = opt(32, "Number of requests.")  # number of requests, >= 1
-    tokens: int = opt(128, "Output tokens per request.")  # trunk tokens per request, >= 1; also its budget
-    prompt_tokens: int = opt(32, "Prompt tokens per request.")  # prompt tokens per request, >= 1
-    # names, smallest first, the target last; at least that one
-    models: tuple[str, ...] = opt(("draft", "target"), "Names, smallest first, the target last.")
+    requests: int = opt(32, "Number of requests.")  # >= 1
+    tokens: int = opt(128, "Output tokens per request.")  # >= 1; also its budget
+    prompt_tokens: int = opt(32, "Prompt tokens per request.")  # >= 1
+    models: tuple[str, ...] = opt(("draft", "target"), "Names, smallest first, the target last.")  # at least that one
     # S rates of equal next tokens with the target on the trunk, 0 to 1; None: 0.8 where S is 1, none where it is 0
     acceptance: tuple[float, ...] | None = opt(
         None, "Agreement with the target, one per model below it; default: 0.8 of one model, none of the target alone."
@@ -89,8 +88,7 @@ class SyntheticSpec:
     off_trunk: tuple[float, ...] | None = opt(
         None, "Agreement with the next larger model off the trunk, one per model below it."
     )
-    # share of the off-trunk rate lost with each token since the trunk, 0 to 1
-    depth_decay: float = opt(0.05, "Share of off-trunk agreement lost per token.")
+    depth_decay: float = opt(0.05, "Share of off-trunk agreement lost per token.")  # 0 to 1
     # share of a member's agreement on the trunk lost with each token that it has agreed on since its last miss, 0 to 1.
     # The first token after a miss is agreed on the more often, so that the overall rate is `acceptance`; one that no
     # first rate gives is an error. A round begins after a miss, except after rounds kept whole, so later tokens of a
@@ -108,18 +106,16 @@ class SyntheticSpec:
     # informative the smaller this number. Gap and entropy follow from it and from chance, without further information.
     confidence: float = opt(2.0, "The smaller, the better a model's probability predicts agreement.")
     vocab_size: int = opt(32000, "Number of token ids.")  # >= 64
-    reach: int = opt(16, "Most tokens off the trunk.")  # most tokens off the trunk, >= 0
+    reach: int = opt(16, "Most tokens off the trunk.")  # >= 0
     # most consecutive tokens of a member after a larger one's, >= 0
     run: int = opt(8, "Most tokens of a model after a larger one's.")
     # S seconds of a one-token forward, relative to the target's, > 0; None takes powers of 0.2
     cost_ratios: tuple[float, ...] | None = opt(
         None, "Seconds of a forward relative to the target's, one per model below it."
     )
-    # seconds of a one-token forward of the target, > 0
-    target_forward_s: float = opt(0.02, "Of one token, by the target.", flag="--target-forward-seconds")
+    target_forward_s: float = opt(0.02, "Of one token, by the target.", flag="--target-forward-seconds")  # > 0
     cost_slope: float = 0.01  # share of a one-token forward that each further new token costs, >= 0
-    # given to the requests in turn, at least one
-    tags: tuple[str, ...] = opt(("synthetic",), "Given to the requests in turn.")
+    tags: tuple[str, ...] = opt(("synthetic",), "Given to the requests in turn.")  # at least one
     seed: int = opt(0, "The same seed gives the same trace.")  # >= 0; the same spec gives the same recording
 
     def __post_init__(self) -> None:

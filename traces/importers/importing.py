@@ -123,7 +123,7 @@ class Drafters:
     def copy(self) -> "Drafters":
         """A copy that later drafters leave alone."""
         other = Drafters(self._options)
-        other._found, other._used_keys, other._files = map(copy, (self._found, self._used_keys, self._files))
+        other._found, other._used_keys, other._files = self._found.copy(), self._used_keys.copy(), self._files.copy()
         return other
 
     def name(

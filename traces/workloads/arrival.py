@@ -245,20 +245,19 @@ class ClosedLoopOptions:
 class WorkloadOptions(WorkloadChanges, ClosedLoopOptions):
     """Scaling and truncation; in this order: zero tokens, limit, rate or time scale, waits, horizon, most tokens.
 
+    None changes nothing.
+
     Attributes:
-        time_scale: factor of all times, waits within sessions included, > 0; not with `rate`. None: 1.
-        limit: most arrivals, >= 1; a session with all its turns is one. None: all.
-        max_prompt_tokens: longer prompts are cut to this, >= 1. None: none is.
-        max_output_tokens: longer outputs are cut to this, >= 1. None: none is.
-        max_wait_s: longer waits within sessions are cut to this, in seconds, >= 0. None: none is.
-        concurrency: of a closed loop, in [1, 10,000,000]: requests in the system at any time; when one has ended the
-            next begins; not with `rate`, `time_scale` or sessions. None: an open loop.
-        active_sessions: the same for sessions, waits within them included; not with `rate` or `concurrency`.
-        zero_tokens: for a request of a file whose prompt or output has no token: "refuse" raises, "drop" leaves it out,
-            "one" serves it with one token.
-        tag: of all requests, in place of theirs; None: theirs.
-        columns: names of a log's columns or keys, as `named_columns` reads them; its rows may be in any order. None: a
-            known format.
+        time_scale: > 0; of waits within sessions, too.
+        limit: >= 1; a session with all its turns is one arrival.
+        max_prompt_tokens: >= 1.
+        max_output_tokens: >= 1.
+        max_wait_s: >= 0.
+        concurrency: in [1, 10,000,000]; not with `time_scale` or sessions.
+        active_sessions: in [1, 10,000,000], waits within them included; not with `concurrency`.
+        zero_tokens: "refuse" raises, "drop" leaves the request out, "one" serves it with one token.
+        tag: in place of theirs.
+        columns: as `named_columns` reads them; rows may be in any order then.
     """
 
     # mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of sessions
