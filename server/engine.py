@@ -77,7 +77,6 @@ class Job:
     eos: frozenset[int]
     ending: Ending | None
     deliver: Deliver
-    tag: str = ""
     text: str = ""  # of the prompt, where it was sent as text
     arrived_at_ps: int = 0  # on the engine's clock, as all times
     first_token_at_ps: int | None = None
@@ -125,7 +124,7 @@ class Jobs:
         """What a session starts with; see `RecordedAnswers`."""
         job = self.by_id[request_id]
         assert session_id == request_id, "a request that is served twice"
-        return Replayed(job.tag, job.prompt, job.max_tokens, job.eos, job.ending, 0)
+        return Replayed("", job.prompt, job.max_tokens, job.eos, job.ending, 0)
 
     def noise(self, request_id: str, vocab_size: int) -> RequestNoise | None:
         """The noise of a sampled request's own seed and name; None for a greedy one."""
@@ -327,7 +326,6 @@ class LiveReplica:
             arrives_ps=job.arrived_at_ps,
             prompt_tokens=len(job.prompt),
             output_tokens=job.max_tokens,
-            tag=job.tag,
         )
         refused = self._replica.refuses(arrival)
         if refused:
