@@ -147,12 +147,8 @@ class Responses:
         """The name of the drafter that wrote them."""
         return self.ongoing.drafters.of_server(self._path, self._method)
 
-    def each(self, parse: "Parse") -> Iterator[RoundsRequest]:
-        """The requests of all responses that have a token, one for each of their choices."""
-        return (request for request, _ in self.each_with_prompt(parse))
-
-    def each_with_prompt(self, parse: "Parse") -> Iterator[tuple[RoundsRequest, "Question | None"]]:
-        """The same, each with the question that it answers."""
+    def each(self, parse: "Parse") -> Iterator[tuple[RoundsRequest, "Question | None"]]:
+        """The requests of all responses that have a token, one for each of their choices, and what they answer."""
 
         def requests(line: Fields) -> Iterator[tuple[RoundsRequest, Question | None]]:
             if line.values.get("error"):
@@ -216,7 +212,7 @@ def read_responses(
         ongoing.findings.remark(_BY_ID if by_id else _BY_PROMPT)
         yield from merged(ongoing, _by_question(files, ongoing, parse_of, methods, by_id=by_id))
     for path in files if not methods else ():
-        yield from Responses(path, ongoing).each(parse_of(path))
+        yield from (request for request, _ in Responses(path, ongoing).each(parse_of(path)))
 
 
 # The kind and the hash of a prompt, and the number of the answer.
@@ -307,7 +303,7 @@ def _by_question(
     prompts: dict[str, int] = {}
     for path in files:
         ongoing.begin_file()
-        for request, question in Responses(path, ongoing, methods[path]).each_with_prompt(parse_of(path)):
+        for request, question in Responses(path, ongoing, methods[path]).each(parse_of(path)):
             if by_id:
                 told = prompts.setdefault(request.request_id, request.prompt_tokens)
                 if told != request.prompt_tokens:
