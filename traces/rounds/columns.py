@@ -1,11 +1,11 @@
-"""Some requests of an imported recording as columns, named as in the files: gathered, split, sliced, and as tables.
+"""Some requests of an imported recording as columns, named as in the files: gathered, split, and as tables.
 
 Letters: Q requests, M answers (one per method of each request), S segments (one per drafter that ran on a request),
 R rounds of all segments.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -139,22 +139,6 @@ def rounds_requests(columns: RoundsColumns) -> Iterator[RoundsRequest]:
             prompt=tuple(columns.prompt[prompt].tolist()),
             output=tuple(columns.output[output].tolist()),
         )
-
-
-def slices(columns: RoundsColumns, most_rounds: int) -> Iterator[RoundsColumns]:
-    """The columns request by request in pieces of about `most_rounds` rounds, so that checks need little memory."""
-    ends = np.append(0, np.cumsum(columns.num_rounds))
-    per_request = np.diff(ends[np.append(0, np.cumsum(columns.num_drafters))])
-    counts = {field.name: np.ones_like(per_request) for field in fields(columns)}
-    counts |= {name: getattr(columns, count) for count, names in LISTS.items() for name in names}
-    counts["rounds"] = per_request
-    ends_of = {name: np.append(0, np.cumsum(count)).tolist() for name, count in counts.items()}
-    pieces = np.cumsum(per_request) // most_rounds
-    for low, high in pairwise([0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(per_request)]):
-        spans_of = {name: slice(ends[low], ends[high]) for name, ends in ends_of.items()}
-        rounds = columns.rounds.at(spans_of.pop("rounds"))
-        parts: dict[str, Any] = {name: getattr(columns, name)[span] for name, span in spans_of.items()}
-        yield RoundsColumns(**parts, rounds=rounds)
 
 
 def _rounds(columns: RoundsColumns) -> Iterator[Rounds]:

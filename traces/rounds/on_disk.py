@@ -35,7 +35,6 @@ from .columns import (
     request_table,
     rounds_requests,
     rounds_table,
-    slices,
 )
 from .recording import RoundsRecording
 from .rounds import KINDS, UNKNOWN, Rounds, RoundsMeta, RoundsRequest, is_known
@@ -96,8 +95,7 @@ def read_rounds(path: Path) -> RoundsRecording:
     rounds = _read_rounds(path / ROUNDS, sha256[ROUNDS], requests["num_rounds"])
     columns = RoundsColumns(**requests, rounds=rounds)
     check = RoundsCheck(path)
-    for piece in slices(columns, _GROUP):
-        check.add(piece)
+    check.add(columns)
     check.finish(meta)
     return RoundsRecording(meta=meta, requests=tuple(rounds_requests(columns)))
 

@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from paceline.benchmarks.shared.engine_logs import sequential
 from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
 from paceline.traces.opening import open_recording
 from paceline.traces.rounds.check import acceptance_lengths
-from paceline.traces.rounds.columns import gather, misaligned, request_arrays, request_table, rounds_requests, slices
+from paceline.traces.rounds.columns import gather, misaligned, request_arrays, request_table
 from paceline.traces.rounds.on_disk import read_rounds, write_rounds
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
@@ -252,15 +251,6 @@ def test_what_was_written_is_read_and_written_again_as_the_same_bytes(trace, tmp
     assert_same_rounds(open_recording(folder / "one"), trace)
     write(read_rounds(folder / "one"), folder / "two")
     assert content(folder / "one") == content(folder / "two")
-
-
-@given(recording=rounds_traces(), most_rounds=st.integers(1, 30))
-def test_pieces_hold_what_the_whole_holds(recording, most_rounds):
-    columns = gather(recording.requests, Path("t.trace"))
-    pieces = list(slices(columns, most_rounds))
-    assert all(piece.request_id for piece in pieces)
-    found = [request for piece in pieces for request in rounds_requests(piece)]
-    assert_same_rounds(replace(recording, requests=tuple(found)), recording)
 
 
 @given(recording=rounds_traces())
