@@ -112,7 +112,6 @@ class OperationCharges(Charges):
             rows.pop(request_id, None)
 
     def lookup_s(self, num_rows: int) -> float:
-        """See `Charges`."""
         seconds = self._cost.lookups_s(num_rows)
         return self._charge(0.0, seconds)
 
@@ -144,7 +143,6 @@ class OperationCharges(Charges):
         return forwards, self._whole(kind, level, len(items), sum(len(row.tokens) for row in drafted), forwards)
 
     def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
-        """See `Charges`."""
         rows = self._places(level, [session.request_id for session, _ in items])
         feeds = list(tree_feeds(items, drafted, level))
         forwards = [self._first(level, feeds[0], rows)]
@@ -157,7 +155,6 @@ class OperationCharges(Charges):
         return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
-        """See `Charges`."""
         rows = self._places(level, [session.request_id for session, _ in items])
         forward = self._first(level, [session.feed(level, verify=True) for session, _ in items], rows)
         judged = sum(len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items)
@@ -223,7 +220,6 @@ class PrefixCharges(Charges):
         self._prefixes.release(request_id)
 
     def counts(self, level: int) -> PrefixCounts:
-        """See `Charges`."""
         return self._prefixes.take_counts(level)
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:

@@ -61,7 +61,6 @@ class ReplayWorld(TrieAnswers, RecordedWorld):
         self.quality: dict[str, TextQuality] = {}
 
     def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
-        """See `RecordedWorld`."""
         return self.start(request_id).session(self._pool, request_id, prefill_before)
 
     @property
@@ -88,7 +87,6 @@ class ReplayWorld(TrieAnswers, RecordedWorld):
         self.num_divergent[request_id] = max(len(session.emitted), quality.trunk_tokens) - quality.same_tokens
 
     def paths(self, automaton: Automaton, session: Session) -> Iterator[list[Lead]] | None:
-        """See `RecordedWorld`."""
         walk = TrieWalk(automaton, self, session)
         return walk.paths() if walk.is_whole else None
 
@@ -144,7 +142,6 @@ class TrieTables(TablesByRequest):
         self.in_step = InStepReplay(self.pool, self.world) if type(self) is TrieTables else None
 
     def reordered(self, trace: TrieRecording) -> Self:
-        """See `TablesByRequest`."""
         other = super().reordered(trace)
         other.in_step = None if self.in_step is None else InStepReplay(self.pool, other.world)
         return other
@@ -165,10 +162,8 @@ class TrieTables(TablesByRequest):
     def world(
         self, cost: CostModel, *, seed: int, strict: bool, now_s: Callable[[], float] | None = None
     ) -> ReplayWorld:
-        """See `ReplayTables`."""
         fallback = None if strict else self._fitted.reseeded(seed)
         return ReplayWorld(tables=self, pool=self.pool, cost=cost, fallback=fallback, now_s=now_s)
 
     def answers(self, *, seed: int, strict: bool) -> TrieAnswers:
-        """See `ReplayTables`."""
         return TrieAnswers(tables=self, fallback=None if strict else self._fitted.reseeded(seed))

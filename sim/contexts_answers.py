@@ -130,7 +130,6 @@ class TrieAnswers:
         return None if self._fallback is None else self._fallback.falls_alike
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
-        """See `RecordedAnswers`."""
         replayed = self._replayed.get(request_id)
         if replayed is None:
             replayed = self._replayed[request_id] = self.start(request_id)
@@ -143,7 +142,6 @@ class TrieAnswers:
         return Replayed(record.tag, record.prompt, record.max_new_tokens, self._eos, None, 0)
 
     def release(self, session_id: str) -> None:
-        """See `RecordedAnswers`."""
         self._open.pop(session_id)
         self._anchors.pop(session_id, None)
         self.num_reanchored.pop(session_id, None)
@@ -174,7 +172,6 @@ class TrieAnswers:
         return tables.view(level, session.num_prompt + len(session.emitted) + index - session.num_judged)
 
     def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
-        """See `RecordedAnswers`."""
         if step.stop is not None or level == self._reader:
             return self._draft_slowly(session, step, level)
         tables, places = self._open[session.request_id], session.places
@@ -246,7 +243,6 @@ class TrieAnswers:
         return Drafted(tokens, places)
 
     def judged(self, session: Session, step: Verify, level: int) -> Judged:
-        """See `RecordedAnswers`."""
         tables, tokens = self._open[session.request_id], session.tokens
         first, count, judges = 0, len(tokens), session.judges
         if level != self._top:

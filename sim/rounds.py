@@ -184,7 +184,6 @@ class RoundsWorld(RoundAnswers, RecordedWorld):
         self.quality: dict[str, TextQuality] = {}
 
     def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
-        """See `RecordedWorld`."""
         state = self._open[request_id] = self._fresh.of(request_id, waits=any(prefill_before))
         return started(state).session(self._pool, request_id, prefill_before)
 
@@ -195,7 +194,6 @@ class RoundsWorld(RoundAnswers, RecordedWorld):
         return state.trunk
 
     def paths(self, automaton: Automaton, session: Session) -> Iterator[list[Lead]]:
-        """See `RecordedWorld`."""
         request, budget = self._open[session.request_id], session.budget
         state, position, done = automaton.bare, 0, False
         if session.prefills_first:
@@ -296,7 +294,6 @@ class RoundsTables:
         return RoundsWorld(trace=self.trace, fresh=self._fresh, pool=self.pool, cost=cost, hazard=hazard)
 
     def answers(self, *, seed: int, strict: bool) -> RoundAnswers:
-        """See `ReplayTables`."""
         hazard = self._hazard(seed, strict=strict)
         return RoundAnswers(trace=self.trace, fresh=self._fresh, num_free=self.pool.num_free, hazard=hazard)
 

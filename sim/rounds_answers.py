@@ -111,18 +111,15 @@ class RoundsKnown(KnownTokens):
         self._starts = rounds.start.tolist()
 
     def agrees(self, start: int, depth: int) -> bool | None:
-        """See `KnownTokens`."""
         found = self._rounds.get(start, _NO_ROUND)
         if depth < found.accepted:
             return True
         return False if found.refused and depth == found.accepted else None
 
     def num_agreed(self, start: int) -> int:
-        """See `KnownTokens`."""
         return self._rounds.get(start, _NO_ROUND).accepted
 
     def num_placed(self, start: int, first: int, last: int) -> int:
-        """See `KnownTokens`."""
         found = self._rounds.get(start, _NO_ROUND)
         return max(min(last, found.num_known) - first, 0) if found.placed else 0
 
@@ -165,13 +162,11 @@ class TokensKnown(KnownTokens):
         self._placed = bytes(placed) if any(placed) else b""
 
     def agrees(self, start: int, depth: int) -> bool | None:
-        """See `KnownTokens`."""
         position = start + depth
         bit = self._bits[position] if position < len(self._bits) else UNKNOWN
         return None if bit == UNKNOWN else bit == AGREED
 
     def num_agreed(self, start: int) -> int:
-        """See `KnownTokens`."""
         bits = self._bits
         if start >= len(bits):
             return 0
@@ -179,7 +174,6 @@ class TokensKnown(KnownTokens):
         return (unknown if refused < 0 else min(unknown, refused)) - start
 
     def num_placed(self, start: int, first: int, last: int) -> int:
-        """See `KnownTokens`."""
         return sum(self._placed[start + first : start + last])
 
     def beside(self, start: int, depth: int) -> Beside | None:
@@ -330,7 +324,6 @@ class RoundAnswers:
         return started(state)
 
     def release(self, session_id: str) -> None:
-        """See `RecordedAnswers`."""
         self._open.pop(session_id)
         self.num_reanchored.pop(session_id, None)
 
@@ -341,7 +334,6 @@ class RoundAnswers:
     # -- drafting
 
     def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
-        """See `RecordedAnswers`."""
         if step.stop is not None:
             raise self._no_probabilities(step)
         state = self._open[session.request_id]

@@ -190,7 +190,6 @@ class ShapedCost(CostModel):
     _free: Collection[str]  # members that copy text
 
     def unlined(self) -> str:
-        """See `CostModel`."""
         return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:
@@ -214,19 +213,15 @@ class WrappedCost(CostModel):
         return self._cost
 
     def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
         return self._cost.draft_terms(model)
 
     def lookups_s(self, num_rows: int) -> float:
-        """See `CostModel`."""
         return self._cost.lookups_s(num_rows)
 
     def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
-        """See `CostModel`."""
         return self._cost.round_shape(request_id, start, drafter)
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
         return self._cost.notes()
 
 

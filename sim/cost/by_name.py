@@ -326,7 +326,6 @@ class ForeignCost(ScaledCost):
         return CostSpecError(f"cost {self._text!r}: {method}({given}) {rule}")
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
-        """See `CostModel`."""
         return tuple(ForeignCost(end, self._target, self._text) for end in self._cost.ends(whole=whole))
 
 

@@ -415,7 +415,6 @@ class FileCost(CostModel):
         self.knows_reads = not longest
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward; see `CostModel`."""
         formula = self._formulas.get(model)
         if formula is None:
             raise self._unknown(model)
@@ -428,22 +427,18 @@ class FileCost(CostModel):
         return self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=read_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `CostModel`."""
         formula = self._formulas.get(model)
         if formula is None:
             raise self._unknown(model)
         return formula.context_line(num_rows, new_tokens, context_tokens)
 
     def unlined(self) -> str:
-        """See `CostModel`."""
         return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
         return self._terms.get(model)
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
         notes = self._remarks + self._beyond_notes()
         if self._flat:
             notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(self._flat)}",)
@@ -497,7 +492,6 @@ class TableCost(FileCost):
     """
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
         return (*self._remarks, *self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
 
 

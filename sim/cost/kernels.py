@@ -328,7 +328,6 @@ class KernelCost(ShapedCost):
         self._member(self._target)  # raises at once, others when used
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """See `CostModel`."""
         held, seconds, _ = self._between(model, num_rows, new_tokens, context_tokens)
         return interpolated(held, seconds.__getitem__, context_tokens)
 
@@ -344,7 +343,6 @@ class KernelCost(ShapedCost):
         return ContextLine(held[place - 1], held[place], seconds[place - 1], slope_s)
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
         engine = self._tables.engine
         measured, *lost = self._sure.words()
         notes = (
@@ -363,7 +361,6 @@ class KernelCost(ShapedCost):
         return (*notes, *extrapolation_notes([*self._long, *self._tables.beyond]))
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
-        """See `CostModel`."""
         sure = self._sure
         found = []
         for factor, rounds in product(sure.plain.bounds if whole else (1.0,), sure.rounds.bounds):

@@ -71,23 +71,18 @@ class ProfiledCost(CostModel):
         self._beside = {(kind, model): known[model].beside(kind) for model in models for kind in get_args(Beside)}
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward; see `CostModel`."""
         return self._members[model].forwards.seconds(num_rows, new_tokens, context_tokens)
 
     def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
-        """See `CostModel`."""
         return self._members[model].seconds(shape, first=first)
 
     def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
-        """See `CostModel`."""
         return self._members[model].reloads_s(new_tokens, away)
 
     def lookups_s(self, num_rows: int) -> float:
-        """See `CostModel`."""
         return self._meta.lookup.seconds(0, num_rows, 0)
 
     def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
-        """See `CostModel`."""
         return self._beside[kind, model].seconds(num_forwards, num_rows, num_tokens)
 
     def decide_s(self, policy: str) -> DecideSeconds:
@@ -99,7 +94,6 @@ class ProfiledCost(CostModel):
         return mean_to_decide(known.values())
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
         beyond = [
             (member.name, member.smooth.held_out_error)
             for member in self._meta.members
@@ -433,7 +427,6 @@ class TimedCost(CostModel):
         return self._drafting_s[model]
 
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
-        """Seconds of a recorded round; see `CostModel`."""
         request = self._requests[request_id]
         if drafter == TARGET_ALONE:
             if not start and self._starts_by_prefill(request, TARGET_ALONE):
@@ -450,7 +443,6 @@ class TimedCost(CostModel):
         return known.get(start)
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:
-        """How a drafter's rounds of a request differ from the means; see `CostModel`."""
         scale = self._scales.get((request_id, drafter))
         if scale is None:
             scale = self._scales[request_id, drafter] = self._scale(self._requests[request_id], drafter)
@@ -483,7 +475,6 @@ class TimedCost(CostModel):
         return 0.0 if isnan(share) else share
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
         notes = list(extrapolation_notes([self._target] if self._verifying and self._verifying.extrapolated else []))
         if self._shared:
             notes.append(f"rounds take equal shares of an answer's measured seconds: {', '.join(self._shared)}")

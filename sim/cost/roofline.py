@@ -190,7 +190,6 @@ class RooflineCost(ShapedCost):
         return ContextLine(start + first, min(end, start + last), start_s + beside_s, slope_s)
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
         engine = () if self.engine is None else self.engine.notes(self._target)
         notes = (*self._remarks, *engine, *self._quantised)
         if self._evenly:

@@ -52,13 +52,11 @@ class MappedCost(WrappedCost):
         self._short = False
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """See `CostModel`."""
         fed = num_rows if self.knows_rounds and model != self._target else new_tokens
         seconds = self._cost.forward_s(model, num_rows=num_rows, new_tokens=fed, context_tokens=context_tokens)
         return self._moved_s(model, seconds, num_rows=num_rows, new_tokens=fed, context_tokens=context_tokens)
 
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
-        """See `CostModel`."""
         seconds = self._cost.round_s(request_id, start, drafter)
         if seconds is None:
             return None
@@ -91,7 +89,6 @@ class MappedCost(WrappedCost):
         return self._moved_s(self._target, seconds, num_rows=1, new_tokens=max(prompt, LEAST_PROMPT), context_tokens=0)
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
         notes = (*self._cost.notes(), *self._here.notes())
         if self._faster:
             faster = ", ".join(self._faster)
@@ -224,21 +221,17 @@ class ScaledCost(WrappedCost):
         self._target = target
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """See `CostModel`."""
         seconds = self._cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
         return seconds * self._factors.get(model, 1.0)
 
     def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
         terms, factor = self._cost.draft_terms(model), self._factors.get(model, 1.0)
         return None if terms is None else terms.scaled(factor)
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
-        """See `CostModel`."""
         return tuple(ScaledCost(end, self._factors, self._target) for end in self._cost.ends(whole=whole))
 
     def unlined(self) -> str:
-        """See `CostModel`."""
         return self._cost.unlined()
 
     def context_line(self, model: str, **fed: int) -> ContextLine:
@@ -251,27 +244,22 @@ class ScaledCost(WrappedCost):
         return self._cost.shared_forward_s(model, **fed) * self._factors.get(model, 1.0)
 
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
-        """See `CostModel`."""
         seconds = self._cost.round_s(request_id, start, drafter)
         if seconds is None:
             return None
         return seconds[0] * self._factors.get(drafter, 1.0), seconds[1] * self._factors.get(self._target, 1.0)
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:
-        """See `CostModel`."""
         scale = self._cost.round_scale(request_id, drafter)
         return scale._replace(most_draft_s=scale.most_draft_s * self._factors.get(drafter, 1.0))
 
     def prefill_s(self, request_id: str, method: str) -> float:
-        """See `CostModel`."""
         return self._cost.prefill_s(request_id, method) * self._factors.get(self._target, 1.0)
 
     def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
-        """See `CostModel`."""
         return self._cost.batch_s(model, shape, first=first) * self._factors.get(model, 1.0)
 
     def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
-        """See `CostModel`."""
         return self._cost.reloads_s(model, new_tokens, away) * self._factors.get(model, 1.0)
 
     def beside_s(self, kind: Beside, model: str, **ran: int) -> float:
@@ -279,5 +267,4 @@ class ScaledCost(WrappedCost):
         return self._cost.beside_s(kind, model, **ran)
 
     def decide_s(self, policy: str) -> DecideSeconds:
-        """See `CostModel`."""
         return self._cost.decide_s(policy)

@@ -191,7 +191,6 @@ class DecodeReplica(Replica):
         self._received.append(session)
 
     def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
-        """See `Replica`."""
         while True:
             if not self._in_cycle:
                 self._join()

@@ -95,7 +95,6 @@ class WholeSeconds(WrappedCost):
         self.lines = ForwardLines(cost)
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward; see `CostModel`."""
         return self.lines.ps(model, num_rows, new_tokens, context_tokens) / PS_PER_S
 
 

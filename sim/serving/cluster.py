@@ -186,7 +186,6 @@ class PlacedCost(PricedAsCost):
         return self._notes()
 
     def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
         cost, model = self._price(model)
         return cost.draft_terms(model)
 

@@ -149,21 +149,17 @@ class Replica:
         return self._asked.num_modelled
 
     def signals(self) -> ReplicaSignals:
-        """See `routers.WatchedReplica`."""
         queued_tokens, free_share = self._batch.queued_tokens, self._memory.free_share
         return ReplicaSignals(self.num_running, self.num_waiting, queued_tokens, free_share)
 
     def cached_tokens(self, arrival: Arrival) -> int:
-        """See `routers.WatchedReplica`."""
         return self._memory.cached_tokens(arrival, self._memory.target)
 
     def first_blocks(self) -> FirstBlocks:
-        """See `routers.WatchedReplica`."""
         kv = self._memory.target
         return FirstBlocks(self._shared.unit_tokens, kv.limits.block_tokens, kv.first_keys)
 
     def frozen_prefixes(self) -> CachedTokens:
-        """See `routers.WatchedReplica`."""
         return partial(self._memory.cached_tokens, kv=self._memory.target.frozen())
 
     # -- the machine

@@ -512,7 +512,6 @@ class OffloadingKv(MemberKv):
         self._tree = PrefixTree(lambda path, count: host.put(member, path, len(path) - count))
 
     def usable_tokens(self, keys: Keys, text_tokens: int) -> int:
-        """See `MemberKv`."""
         return self._whole_hit(keys, text_tokens)[1] * self._block_tokens
 
     def hit_tokens(self, keys: Keys, text_tokens: int) -> int:

@@ -225,7 +225,6 @@ class ServedRequest(Session):
             self.drafters, self.judges = self.drafters.copy(), self.judges.copy()
 
     def drop_pending(self) -> None:
-        """See `RequestText`."""
         self.keep_pending()
         super().drop_pending()
 
@@ -347,28 +346,23 @@ class ServedView(Observation):
 
     @property
     def slo(self) -> str:
-        """See `Observation`."""
         return self._session.arrival.slo
 
     @property
     def deadline_s(self) -> float | None:
-        """See `Observation`."""
         session = self._session
         due = session.due
         return None if due is None else due.first_token_s + due.token_s * session.num_answer
 
     @property
     def num_prompt(self) -> int:
-        """See `Observation`."""
         return self._session.arrival.prompt_tokens
 
     @property
     def num_emitted(self) -> int:
-        """See `Observation`."""
         return self._session.num_answer
 
     def emitted_from(self, start: int) -> list[int]:
-        """See `Observation`."""
         session = self._session
         earlier = session.earlier
         if start < 0:  # counted from the end of both
@@ -378,7 +372,6 @@ class ServedView(Observation):
 
     @property
     def remaining(self) -> int:
-        """See `Observation`."""
         session = self._session
         return session.arrival.output_tokens - session.num_answer
 

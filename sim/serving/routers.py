@@ -261,21 +261,17 @@ class _Seen:
 
     @property
     def signals(self) -> Sequence[ReplicaSignals]:
-        """See `Seen`."""
         return self._dispatcher._seen_signals(self._arrival)
 
     @property
     def snapshot(self) -> int:
-        """See `Seen`."""
         return self._dispatcher._taken
 
     @property
     def cached(self) -> Mapping[int, int]:
-        """See `Seen`."""
         return self._dispatcher._cached(self._arrival)
 
     def cached_tokens(self, replica: int) -> int:
-        """See `Seen`."""
         return self._dispatcher._cached_tokens(replica, self._arrival)
 
 
@@ -289,7 +285,6 @@ class RoundRobin:
         self._next = 0
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
-        """See `Router`."""
         picked = self._next
         self._next = (picked + 1) % self._num_replicas
         return picked
@@ -370,7 +365,6 @@ class LeastLoaded:
         self._all = range(setting.num_replicas)
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
-        """See `Router`."""
         picked = self._load.least(seen, self._all)
         self._load.sent(picked, arrival, seen)
         return picked
@@ -399,7 +393,6 @@ class PrefixAffinity:
         self._all = range(setting.num_replicas)
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
-        """See `Router`."""
         cached = seen.cached
         most = max(cached.values(), default=0)
         fits = most >= self._least_share * arrival.prompt_tokens
@@ -425,7 +418,6 @@ class TwoChoices:
         self._seed = setting.seed
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
-        """See `Router`."""
         picked = self._load.least(seen, self._drawn(arrival.request_id))
         self._load.sent(picked, arrival, seen)
         return picked

@@ -47,17 +47,11 @@ class EngineWorld(Protocol):
     `ServedRequest.chunk` tokens after those in the member's cache, and have no results.
     """
 
-    def open(self, session: Session) -> None:
-        """See `decoding.world.World`."""
-        ...
+    def open(self, session: Session) -> None: ...
 
-    def close(self, session: Session) -> None:
-        """See `decoding.world.World`."""
-        ...
+    def close(self, session: Session) -> None: ...
 
-    def signal(self, session: Session, index: int) -> Signal:
-        """See `decoding.world.World`."""
-        ...
+    def signal(self, session: Session, index: int) -> Signal: ...
 
     def preempt(self, session: Session) -> None:
         """The request left the batch, preempted or handed over; it may come back, and is not opened again then."""
@@ -119,7 +113,6 @@ class ServedWorld:
         """Nothing: a served session replays its request from when it is made."""
 
     def close(self, session: Session) -> None:
-        """Forget the request."""
         self.answers.release(session.request_id)
         self.charges.close(session.request_id)
 
@@ -128,11 +121,9 @@ class ServedWorld:
         self.charges.close(session.request_id)
 
     def signal(self, session: Session, index: int) -> Signal:
-        """How sure the drafter was of the pending token at `index`."""
         return self.answers.signal(session, index)
 
     def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> RanRows:
-        """See `EngineWorld`."""
         if level < self._num_free:
             looked_up = [self.answers.looked_up(row, cast(Draft, row.step)) for row in rows]
             return looked_up, 0, 0, self.charges.looked_up(len(rows))
@@ -150,7 +141,6 @@ class ServedWorld:
     def verify(
         self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
     ) -> RanRows:
-        """See `EngineWorld`."""
         judged: list[Judged] = []
         commits = level == self._target
         for row in rows:
@@ -181,5 +171,4 @@ class ServedWorld:
         return found
 
     def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
-        """See `EngineWorld`."""
         return self.charges.verified(level, rows)[1]
