@@ -116,11 +116,9 @@ class Policy(Protocol):
 
     def decide(self, seen: Observation) -> Step:
         """The next step of this request. `seen` is a live view, valid during the call only."""
-        ...
 
     def learn(self, outcome: Outcome) -> None:
         """The outcome of a step, in the order the steps finished."""
-        ...
 
 
 def guard_progress(policy: Policy, name: str, idle: dict[str, int], outcome: Outcome) -> None:

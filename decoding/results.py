@@ -221,16 +221,12 @@ class Ledger(Protocol):
 
     def note_op(self, record: OpRecord) -> None:
         """An operation finished."""
-        ...
 
     def note_step(self, record: StepRecord) -> None:
         """A step finished; comes after `note_op` of its operation."""
-        ...
 
     def note_failed(self, request_id: str, error: str, end_s: float) -> None:
         """A request failed, for the reason `error` (never empty), and left the loop unfinished."""
-        ...
 
     def note_preempted(self, request_id: str) -> None:
         """A step of a request did not run, since memory was short; it will be tried again."""
-        ...

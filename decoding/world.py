@@ -37,23 +37,18 @@ class World(Protocol):
 
     def open(self, session: Session) -> None:
         """Prepare a request: set `session.place` to the place of its prompt."""
-        ...
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """Let the member at `level` draft for `[B]` requests."""
-        ...
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let the member at `level` judge what is pending in `[B]` requests."""
-        ...
 
     def signal(self, session: Session, index: int) -> Signal:
         """How sure the drafter was of the pending token at `index`."""
-        ...
 
     def close(self, session: Session) -> None:
         """Release what the world holds for a request that is done or failed."""
-        ...
 
 
 @runtime_checkable
@@ -62,15 +57,12 @@ class TreeWorld(Protocol):
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError where the member at `level` drafts no trees here, with the reason."""
-        ...
 
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Let the member at `level` draft trees for `[B]` requests; rows have a `tree`."""
-        ...
 
     def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let the member at `level` judge the trees that are pending in `[B]` requests; rows have a `path`."""
-        ...
 
 
 @runtime_checkable
@@ -79,11 +71,9 @@ class AheadWorld(Protocol):
 
     def check_ahead(self) -> None:
         """Raises ValueError where no member may work ahead in this run, with the reason."""
-        ...
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Let the members at `levels` do their parts for `[B]` requests, at the same time or not."""
-        ...
 
 
 def check_known(world: object, step: object, level: int) -> None:

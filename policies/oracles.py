@@ -448,7 +448,6 @@ class Oracle(ABC):
     @abstractmethod
     def rounds(self, foresight: Foresight, request_id: str, position: int) -> list[Round]:
         """The rounds to choose from at a position, at least one."""
-        ...
 
     def foresee(self, foresight: Foresight) -> dict[str, float]:
         """Plan every request, before the first step; returns the seconds of each at batch 1."""

@@ -118,27 +118,21 @@ class RecordedAnswers(Protocol):
         Raises:
             KeyError: a request that the recording does not hold.
         """
-        ...
 
     def release(self, session_id: str) -> None:
         """Forget a session; raises KeyError for one that replays nothing."""
-        ...
 
     def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
         """The draft of the model at `level`."""
-        ...
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:
         """The draft of prompt lookup."""
-        ...
 
     def judged(self, session: Session, step: Verify, level: int) -> Judged:
         """The verdict of the model at `level` on the pending tokens."""
-        ...
 
     def signal(self, session: Session, index: int) -> Signal:
         """How sure the drafter was of the pending token at `index`."""
-        ...
 
 
 def recorded_pool(recording: Recording) -> Pool:

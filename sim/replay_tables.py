@@ -33,16 +33,13 @@ class ReplayTables(Protocol):
     @property
     def in_step(self) -> InStepReplay | None:
         """Its replay without a loop; None: not possible."""
-        ...
 
     @property
     def trace(self) -> Recording:
         """See above; a class may return its own form."""
-        ...
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """`start` for each member, as in `Session`; raises ValueError for a start that it does not hold."""
-        ...
 
     def world(
         self, cost: CostModel, *, seed: int, strict: bool, now_s: Callable[[], float] | None = None
@@ -56,15 +53,12 @@ class ReplayTables(Protocol):
             now_s: reads the clock of its run, from its first operation on; None where rounds are only tried, one right
                 after the other.
         """
-        ...
 
     def answers(self, *, seed: int, strict: bool) -> RecordedAnswers:
         """Its answers row by row, to sessions that choose what they replay; arguments as of `world`."""
-        ...
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
         """The future of a run with these options, for oracles; `prefill_before` as in `Session`."""
-        ...
 
 
 def tables_of(recording: Recording) -> ReplayTables:

@@ -41,14 +41,12 @@ class RecordedWorld(RecordedAnswers, World, Protocol):
 
     def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
         """One request, from its start; raises KeyError for an unknown one."""
-        ...
 
     def paths(self, automaton: Automaton, session: Session) -> Iterable[Sequence[Lead]] | None:
         """The leads of a request, commit by commit, from its prefill on; its session then has the text.
 
         None: it is not recorded to its end.
         """
-        ...
 
     def was_drawn(self, modelled: NDArray[np.integer[Any]]) -> bool:
         """Whether another seed may give other steps; `modelled` has the modelled decisions of each."""

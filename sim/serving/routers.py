@@ -43,12 +43,10 @@ class Seen(Protocol):
         Raises:
             RouterError: the router has `reads_signals = False`.
         """
-        ...
 
     @property
     def snapshot(self) -> int:
         """Number of the snapshot: another one whenever signals were taken again."""
-        ...
 
     @property
     def cached(self) -> Mapping[int, int]:
@@ -57,7 +55,6 @@ class Seen(Protocol):
         Raises:
             RouterError: as `cached_tokens`.
         """
-        ...
 
     def cached_tokens(self, replica: int) -> int:
         """Tokens at the start of the prompt that the replica's target has in its prefix cache, as old as the signals.
@@ -65,7 +62,6 @@ class Seen(Protocol):
         Raises:
             RouterError: signals are snapshots, and the router lacks `reads_prefixes`.
         """
-        ...
 
 
 class Router(Protocol):
@@ -81,7 +77,6 @@ class Router(Protocol):
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
         """The number of the replica that serves the request, 0 to R - 1."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,19 +99,15 @@ class WatchedReplica(Protocol):
 
     def signals(self) -> ReplicaSignals:
         """As it is now."""
-        ...
 
     def cached_tokens(self, arrival: Arrival) -> int:
         """Tokens at the start of the prompt that the target's prefix cache holds now."""
-        ...
 
     def first_blocks(self) -> FirstBlocks:
         """Of cached texts, a live view: a prompt that begins with none has nothing cached."""
-        ...
 
     def frozen_prefixes(self) -> CachedTokens:
         """`cached_tokens` of a snapshot of the prefix cache, valid until the next call."""
-        ...
 
 
 class Dispatcher:

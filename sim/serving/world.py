@@ -55,21 +55,17 @@ class EngineWorld(Protocol):
 
     def preempt(self, session: Session) -> None:
         """The request left the batch, preempted or handed over; it may come back, and is not opened again then."""
-        ...
 
     def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> RanRows:
         """Let the member at `level` draft."""
-        ...
 
     def verify(
         self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
     ) -> RanRows:
         """Let the member at `level` judge; `chunks` are fed in the same forward and not judged."""
-        ...
 
     def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """Let the member at `level` read a chunk of each text; returns picoseconds."""
-        ...
 
 
 class ServedWorld:
