@@ -69,7 +69,7 @@ class Charges:
         if level == self._reader:
             forwards = reading_forwards(self._cost, self._names[level], items, level, [1] * len(items))
             return forwards, total_s(forwards)
-        forward = verify_forward(self._cost, self._names[level], items, level)
+        forward = fed_forward(self._cost, self._names[level], [row.feed(level, verify=True) for row, _ in items])
         return [forward], forward[3]
 
 
@@ -228,7 +228,7 @@ class PrefixCharges(Charges):
         for wave in self._prefixes.waves(level, [session for session, _ in items]):
             rows = [items[index] for index in wave]
             self._look_up(level, rows)
-            forwards.append(verify_forward(self._cost, name, rows, level))
+            forwards.append(fed_forward(self._cost, name, [row.feed(level, verify=True) for row, _ in rows]))
             self._enter(level, rows)
         return forwards, total_s(forwards)
 
@@ -281,11 +281,6 @@ class PrefixCharges(Charges):
     def _enter(self, level: int, items: Sequence[Item]) -> None:
         for session, _ in items:
             self._prefixes.enter(level, session)
-
-
-def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
-    """The one forward of a Verify: per row its pending tokens, the position before them, and its catch-up."""
-    return fed_forward(cost, model, [session.feed(level, verify=True) for session, _ in items])
 
 
 def reading_forwards(

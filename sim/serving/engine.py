@@ -478,7 +478,7 @@ class Replica:
             request.chunk = 0
         for request in ending:
             request.chunk = 0
-            self._batch.read(request)
+            del self._batch.prefilling[request]
         self._slide((*rows, *chunks))
         if self._has_caches:
             self._cache(chunks)
@@ -491,7 +491,8 @@ class Replica:
         done, self._asked.finished = self._asked.finished, []
         for request in sorted(done, key=lambda request: request.order):
             del self._requests[request.request_id]
-            self._scheduler.ended(request)
+            self._batch.ended(request)
+            self._memory.close(request)
             self._world.close(request)
             del request.view  # it refers to the request: the cycle would wait for the garbage collector
             if self._shared.outputs is not None:

@@ -249,10 +249,6 @@ class ReplicaMemory:
                 session.full_at[level] = (tokens // size + 1) * size
                 self.has_changed = True
 
-    def preempt(self, session: ServedRequest) -> None:
-        """Release the blocks of a request; it finds full ones again while they are cached."""
-        self._release(session.serial)
-
     def close(self, session: ServedRequest) -> None:
         """Release the blocks of a request that has ended."""
         if self._retracts:
@@ -263,17 +259,18 @@ class ReplicaMemory:
     def release(self, serial: int) -> None:
         """Release the blocks of a request by serial, without committing any."""
         self._prefilled.pop(serial, None)
-        self._release(serial)
+        self.preempt(serial)
         del self._keys[serial]
 
     def leave(self, session: ServedRequest, *, runs: bool) -> None:
         """Forget a request that leaves before its end; `runs`: it runs, so it holds blocks."""
         self._prefilled.pop(session.serial, None)
         if runs:
-            self._release(session.serial)
+            self.preempt(session.serial)
         self._keys.pop(session.serial, None)
 
-    def _release(self, serial: int) -> None:
+    def preempt(self, serial: int) -> None:
+        """Release the blocks of a request by serial; it finds full ones again while they are cached."""
         self.has_changed = True
         for _, kv in reversed(self._models):
             kv.close(serial)

@@ -475,10 +475,6 @@ class Batch:
                 return waiting
         return None
 
-    def read(self, session: ServedRequest) -> None:
-        """End the prefill of a request."""
-        del self.prefilling[session]
-
     def ended(self, session: ServedRequest) -> None:
         """Remove a request that is done."""
         self.running.remove(session)

@@ -201,22 +201,6 @@ class Dispatcher:
     def _named(self, arrival: Arrival) -> str:
         return f"router {self._label!r}, request {arrival.request_id}"
 
-    def _seen_signals(self, arrival: Arrival) -> Sequence[ReplicaSignals]:
-        if not self._reads_signals:
-            raise RouterError(f"{self._named(arrival)}: asks for signals, and says reads_signals = False")
-        if self._signals is None:
-            self._signals = tuple(replica.signals() for replica in self._replicas)
-        return self._signals
-
-    def _cached(self, arrival: Arrival) -> Mapping[int, int]:
-        self._check_reads_prefixes(arrival)
-        if self._stale_ps:
-            asked: Iterable[int] = range(len(self._replicas))
-        else:
-            asked = self._may_have(arrival)
-        found = {replica: self._cached_tokens_of[replica](arrival) for replica in asked}
-        return {replica: tokens for replica, tokens in found.items() if tokens}
-
     def _may_have(self, arrival: Arrival) -> list[int]:
         """Replicas whose caches hold the first block of a prompt."""
         if not self._first_blocks:
@@ -230,40 +214,47 @@ class Dispatcher:
                 found += [replica for replica, keys in held if first in keys]
         return sorted(found)
 
-    def _cached_tokens(self, replica: int, arrival: Arrival) -> int:
-        self._check_reads_prefixes(arrival)
-        return self._cached_tokens_of[replica](arrival)
-
-    def _check_reads_prefixes(self, arrival: Arrival) -> None:
-        if not self._reads_prefixes and (self._stale_ps or not self._reads_signals):
-            of = " of stale signals," if self._stale_ps else ","
-            rule = f"asks for cached prefixes{of} and does not say reads_prefixes = True"
-            raise RouterError(f"{self._named(arrival)}: {rule}")
-
 
 class _Seen:
-    """See `Seen`."""
+    """See `Seen`; reads the dispatcher's snapshot."""
 
-    __slots__ = ("_arrival", "_dispatcher")
+    __slots__ = ("_arrival", "_of")
 
     def __init__(self, dispatcher: Dispatcher, arrival: Arrival) -> None:
-        self._dispatcher = dispatcher
+        self._of = dispatcher
         self._arrival = arrival
 
     @property
     def signals(self) -> Sequence[ReplicaSignals]:
-        return self._dispatcher._seen_signals(self._arrival)
+        of = self._of
+        if not of._reads_signals:
+            raise RouterError(f"{of._named(self._arrival)}: asks for signals, and says reads_signals = False")
+        if of._signals is None:
+            of._signals = tuple(replica.signals() for replica in of._replicas)
+        return of._signals
 
     @property
     def snapshot(self) -> int:
-        return self._dispatcher._taken
+        return self._of._taken
 
     @property
     def cached(self) -> Mapping[int, int]:
-        return self._dispatcher._cached(self._arrival)
+        self._check_reads_prefixes()
+        of = self._of
+        asked: Iterable[int] = range(len(of._replicas)) if of._stale_ps else of._may_have(self._arrival)
+        found = {replica: of._cached_tokens_of[replica](self._arrival) for replica in asked}
+        return {replica: tokens for replica, tokens in found.items() if tokens}
 
     def cached_tokens(self, replica: int) -> int:
-        return self._dispatcher._cached_tokens(replica, self._arrival)
+        self._check_reads_prefixes()
+        return self._of._cached_tokens_of[replica](self._arrival)
+
+    def _check_reads_prefixes(self) -> None:
+        of = self._of
+        if not of._reads_prefixes and (of._stale_ps or not of._reads_signals):
+            stale = " of stale signals," if of._stale_ps else ","
+            rule = f"asks for cached prefixes{stale} and does not say reads_prefixes = True"
+            raise RouterError(f"{of._named(self._arrival)}: {rule}")
 
 
 class RoundRobin:
@@ -311,34 +302,28 @@ class LoadMeasure:
         self._sent_to: set[int] = set()
         self._first = 0  # of equally loaded ones: the first after the newest pick
 
-    def least(self, seen: Seen, among: Iterable[int]) -> int:
-        """The least loaded of some replicas; of equal ones the first after the newest pick."""
-        self._forget_before(seen.snapshot)
+    def pick(self, arrival: Arrival, seen: Seen, among: Iterable[int]) -> int:
+        """The least loaded of some replicas, which gets the request; of equal ones the first after the newest pick."""
+        if seen.snapshot != self._snapshot:
+            self._snapshot = seen.snapshot
+            for replica in self._sent_to:  # requests sent before a snapshot are in its signals
+                self._sent[replica] = self._sent_tokens[replica] = 0
+            self._sent_to.clear()
         first, count, signals = self._first, self._num_replicas, seen.signals
-        return min((self._load(signals[replica], replica), (replica - first) % count, replica) for replica in among)[2]
-
-    def sent(self, replica: int, arrival: Arrival, seen: Seen) -> None:
-        """Note a pick."""
-        self._forget_before(seen.snapshot)
+        loads = ((self._load(signals[replica], replica), (replica - first) % count, replica) for replica in among)
+        _, _, picked = min(loads)
         if self._count_sent:
-            self._sent_to.add(replica)
-            self._sent[replica] += 1
-            self._sent_tokens[replica] += arrival.prompt_tokens
-        self._first = (replica + 1) % self._num_replicas
+            self._sent_to.add(picked)
+            self._sent[picked] += 1
+            self._sent_tokens[picked] += arrival.prompt_tokens
+        self._first = (picked + 1) % count
+        return picked
 
     def _load(self, told: ReplicaSignals, replica: int) -> Load:
         if self._by == "tokens":
             return told.queued_tokens + self._sent_tokens[replica], 0
         requests = WAITING_WEIGHT * (told.waiting + self._sent[replica]) + told.running
         return (requests, 0) if self._by == "requests" else (1.0 - told.free_kv_share, requests)
-
-    def _forget_before(self, snapshot: int) -> None:
-        """Forget requests sent before a snapshot, which are in its signals."""
-        if snapshot != self._snapshot:
-            self._snapshot = snapshot
-            for replica in self._sent_to:
-                self._sent[replica] = self._sent_tokens[replica] = 0
-            self._sent_to.clear()
 
 
 class LeastLoaded:
@@ -356,9 +341,7 @@ class LeastLoaded:
         self._all = range(setting.num_replicas)
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
-        picked = self._load.least(seen, self._all)
-        self._load.sent(picked, arrival, seen)
-        return picked
+        return self._load.pick(arrival, seen, self._all)
 
 
 class PrefixAffinity:
@@ -388,9 +371,7 @@ class PrefixAffinity:
         most = max(cached.values(), default=0)
         fits = most >= self._least_share * arrival.prompt_tokens
         among = [replica for replica, tokens in cached.items() if tokens == most] if fits else self._all
-        picked = self._load.least(seen, among)
-        self._load.sent(picked, arrival, seen)
-        return picked
+        return self._load.pick(arrival, seen, among)
 
 
 class TwoChoices:
@@ -409,9 +390,7 @@ class TwoChoices:
         self._seed = setting.seed
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
-        picked = self._load.least(seen, self._drawn(arrival.request_id))
-        self._load.sent(picked, arrival, seen)
-        return picked
+        return self._load.pick(arrival, seen, self._drawn(arrival.request_id))
 
     def _drawn(self, request_id: str) -> tuple[int, ...]:
         """Two different replicas, or the only one."""

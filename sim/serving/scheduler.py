@@ -190,11 +190,6 @@ class Scheduler:
         self._was_short = False
         return chunks
 
-    def ended(self, request: ServedRequest) -> None:
-        """Remove a request that is done, and release its blocks."""
-        self.batch.ended(request)
-        self._memory.close(request)
-
     def _chunks(self, left: int, now_ps: int) -> list[ServedRequest]:
         """Begun prefills in the step, each with its chunk."""
         chunks = []
@@ -260,7 +255,7 @@ class Scheduler:
             self._num_preempted += 1
             leaving = self.batch.retract(request) if self._retracts else self.batch.preempt()
             self._asked.withdraw(leaving)
-            self._memory.preempt(leaving)
+            self._memory.preempt(leaving.serial)
             self._world.preempt(leaving)
             leaving.forget_caches()
             self._asked.load.num_waiting += 1
