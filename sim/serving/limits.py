@@ -31,21 +31,12 @@ class KvWindow:
     """How a member with windows fills blocks, as in vLLM's hybrid memory: its layers are groups of equal size.
 
     A block belongs to one group. Those with a window give up blocks before it as a request's text grows.
-
-    Raises:
-        ArgumentError: a number out of range.
     """
 
     tokens: int  # of the window, >= 1
     whole: int  # groups that keep all of a text, >= 0
     near: int  # groups that keep its window, >= 1
     most_new: int  # tokens that a forward adds to a text at most, >= 1: a chunk of a prefill
-
-    def __post_init__(self) -> None:
-        check_least("`tokens`", self.tokens, 1)
-        check_least("`whole`", self.whole, 0)
-        check_least("`near`", self.near, 1)
-        check_least("`most_new`", self.most_new, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +94,7 @@ class KvLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """When a shared prefix is read once for all rows.
-
-    Raises:
-        ArgumentError: a number out of range.
-    """
+    """When a shared prefix is read once for all rows."""
 
     least_tokens: int = COMMON_TOKENS  # of such a text, >= 0; default as in vLLM
     # of a forward, with `groups` of those that share a text, >= 2; default as in vLLM
@@ -116,42 +103,22 @@ class SharedPrefix:
     # Hydragen, arXiv:2402.05099); else only a prefix of all running requests, as in vLLM
     groups: bool = False
 
-    def __post_init__(self) -> None:
-        check_least("`least_tokens`", self.least_tokens, 0)
-        check_least("`least_rows`", self.least_rows, 2)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadedMember:
-    """One member's part in offloading.
-
-    Raises:
-        ArgumentError: a number out of range.
-    """
+    """One member's part in offloading."""
 
     block_bytes: int  # of a block, >= 1
     block_ps: int  # picoseconds to load a block from host memory, >= 0
     device: str  # of the member; members of a device share its link
 
-    def __post_init__(self) -> None:
-        check_least("`block_bytes`", self.block_bytes, 1)
-        check_least("`block_ps`", self.block_ps, 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Host memory for blocks that prefix caches evict.
-
-    Raises:
-        ArgumentError: a number out of range, or no member.
-    """
+    """Host memory for blocks that prefix caches evict."""
 
     host_bytes: int  # of host memory for all members together, >= 1
-    members: Mapping[str, OffloadedMember]  # by name; others are not offloaded
-
-    def __post_init__(self) -> None:
-        check_least("`host_bytes`", self.host_bytes, 1)
-        check_least("`offload` members", len(self.members), 1)
+    members: Mapping[str, OffloadedMember]  # at least one, by name; others are not offloaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TypeAlias
 
-from ...base.errors import check_within
 from ...decoding.legal_steps import Policy
 from ...decoding.pool import Pool
 from ...runs.recorder import ServingRecorder
@@ -153,20 +152,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """The link for keys and values from the replica that prefills to the one that decodes.
-
-    Raises:
-        ArgumentError: a number out of range.
-    """
+    """The link for keys and values from the replica that prefills to the one that decodes."""
 
     bytes_per_s: float  # of the link, in [1, 1e21]
     latency_s: float  # after the last byte has left, in [0, 1e6]; other transfers may run meanwhile
     token_bytes: int  # keys and values of one token of the target, >= 0
-
-    def __post_init__(self) -> None:
-        check_within("`bytes_per_s`", self.bytes_per_s, "[1, 1e21]")
-        check_within("`latency_s`", self.latency_s, "[0, 1e6]")
-        check_within("`token_bytes`", self.token_bytes, "[0, inf)")
 
 
 # Makes the world of a replica's operations, from the members and the recorded answers.

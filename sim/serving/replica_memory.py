@@ -31,8 +31,6 @@ class ReplicaMemory:
         host: takes evicted blocks; None: no offloading.
         has_caches: whether any member has a prefix cache.
         windowed: levels of members that have layers with a window.
-        has_changed: whether blocks were taken or released since the last count.
-        counted_share: `free_share` at the last count.
 
     Raises:
         ArgumentError: a model that runs without limits, blocks that do not fit the units of the workload.
@@ -69,8 +67,8 @@ class ReplicaMemory:
         self.has_caches = bool(self._caching)
         self.windowed = [level for level, kv in self._models if kv.limits.window is not None]
         self._used_blocks: list[int] = []
-        self.counted_share = 1.0
-        self.has_changed = True
+        self._counted_share = 1.0
+        self._has_changed = True
         self._retracts = limits.preemption == Preemption.fewest_tokens
         self._whole_text = limits.admission == Admission.whole_prompt
         self._prefilled: dict[int, int] = {}  # with retraction: length of text of the latest prefill
@@ -78,16 +76,16 @@ class ReplicaMemory:
     @property
     def used_blocks(self) -> list[int]:
         """`[L]`, 0 for a member without memory; not to be changed."""
-        if self.has_changed:
+        if self._has_changed:
             self._count()
         return self._used_blocks
 
     @property
     def free_share(self) -> float:
         """Share of the blocks that are free or can be taken, of the member with the least."""
-        if self.has_changed:
+        if self._has_changed:
             self._count()
-        return self.counted_share
+        return self._counted_share
 
     def _count(self) -> None:
         self._used_blocks = used = [0] * len(self.members)
@@ -97,7 +95,7 @@ class ReplicaMemory:
             share = (kv.limits.num_blocks - used[level]) / kv.limits.num_blocks
             if share < least:
                 least = share
-        self.counted_share, self.has_changed = least, False
+        self._counted_share, self._has_changed = least, False
 
     def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
         """Why a request can never run, in words without its id; "" if it can. `answer_tokens` here; None: all."""
@@ -186,7 +184,7 @@ class ReplicaMemory:
         for own_keys, level, kv in reversed(members):  # the target first: its hit was looked up
             held = kv.open(serial, own_keys, text, resumes=resumes)
             session.cached[level] = session.room_held[level] = session.full_at[level] = held
-        self.has_changed = True
+        self._has_changed = True
         self.reserve(session, self._target, wanted[-1])
         if self._retracts:
             self._prefilled[serial] = text
@@ -207,7 +205,7 @@ class ReplicaMemory:
             return False
         size = kv.limits.block_tokens
         session.room_held[level] = -(-wanted // size) * size
-        self.has_changed = True
+        self._has_changed = True
         return True
 
     def grow(self, session: ServedRequest, level: int, num_units: int) -> int:
@@ -220,7 +218,7 @@ class ReplicaMemory:
         blocks = kv.grow(session.serial, num_units)
         assert blocks is not None, "the caller counted the blocks"
         session.room_held[level] += num_units * kv.limits.block_tokens
-        self.has_changed = True
+        self._has_changed = True
         return blocks
 
     def slide(self, session: ServedRequest) -> None:
@@ -235,7 +233,7 @@ class ReplicaMemory:
         assert kv is not None
         blocks = kv.slide(session.serial, read_tokens)
         if blocks:
-            self.has_changed = True
+            self._has_changed = True
         return blocks
 
     def commit(self, session: ServedRequest, num_text: int = 0) -> None:
@@ -247,7 +245,7 @@ class ReplicaMemory:
                 serial, size = session.serial, kv.limits.block_tokens
                 kv.commit(serial, tokens, self._keys[serial][index])
                 session.full_at[level] = (tokens // size + 1) * size
-                self.has_changed = True
+                self._has_changed = True
 
     def close(self, session: ServedRequest) -> None:
         """Release the blocks of a request that has ended."""
@@ -271,6 +269,6 @@ class ReplicaMemory:
 
     def preempt(self, serial: int) -> None:
         """Release the blocks of a request by serial; it finds full ones again while they are cached."""
-        self.has_changed = True
+        self._has_changed = True
         for _, kv in reversed(self._models):
             kv.close(serial)
