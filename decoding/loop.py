@@ -348,3 +348,26 @@ class Loop:
     def _end(self, session: Session) -> None:
         self.finished.append(session)
         self._leave(session)
+
+
+def run_loop(loop: Loop, world: World, *, on_finished: Callable[[float], None]) -> None:
+    """Run operations, each when the one before it has ended, until the loop has no request left.
+
+    `on_finished` is called with the time when requests have finished (they are in `loop.finished`, from which it takes
+    them); it may admit more.
+    """
+    now_s = 0.0
+    while True:
+        op = loop.next_op(now_s)
+        now_s = loop.load.now_s  # deciding takes time, too
+        if loop.finished:  # a Commit finishes requests without an operation
+            on_finished(now_s)
+        elif op is None:
+            return
+        if op is None:
+            continue
+        start_s, results = now_s, op.run(world)
+        now_s = start_s + results.duration_s
+        loop.finish(op, results, start_s=start_s, now_s=now_s)
+        if loop.finished:
+            on_finished(now_s)

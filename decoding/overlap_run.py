@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .overlap import front_of, spans_of
-from .results import Deferred, Drafted, Failed, Judged, OverlapResults, Parted, PartRun, Results
+from .results import Deferred, Drafted, DraftResults, Failed, Judged, OverlapResults, Parted, PartRun, VerifyResults
 from .session import Session
 from .steps import Draft, Verify
 from .world import OverlapItem, World
@@ -16,12 +16,12 @@ def in_turns(world: World, levels: tuple[int, ...], items: Sequence[OverlapItem]
     Not for a world whose answers change what the next part would read, as real caches do.
     """
     spans = [spans_of(session, step, levels) for session, step in items]
-    answers: list[Results] = []
+    answers: list[DraftResults | VerifyResults] = []
     parts: list[PartRun] = []
     now_s = 0.0
     for number, level in enumerate(levels):
         fronts, drafts, verifies = part_of(number, items, [each[number][1] for each in spans])
-        results: Results = world.draft(level, drafts) if drafts else world.verify(level, verifies)
+        results: DraftResults | VerifyResults = world.draft(level, drafts) if drafts else world.verify(level, verifies)
         for front, (session, _) in zip(fronts, items, strict=True):
             session.place = front.place  # where replay re-anchored
         answers.append(results)

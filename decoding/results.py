@@ -114,19 +114,9 @@ class OverlapResults(NamedTuple):
     duration_s: float  # of the operation, seconds
     free_kv_share: float = 1.0  # as in `RowResults`
 
-    @property
-    def forwards(self) -> list[Forward]:
-        """What ran, in all parts."""
-        return [forward for part in self.parts for forward in part.forwards]
-
-    @property
-    def prefixes(self) -> PrefixCounts:
-        """What the parts' prefix caches did, in all."""
-        return PrefixCounts(*map(sum, zip(*(part.prefixes for part in self.parts), strict=True)))
-
 
 Results = DraftResults | VerifyResults | OverlapResults
-Ran = Results | PartRun  # with what ran, and how long it took
+Ran = DraftResults | VerifyResults | PartRun  # with what ran, and how long it took
 
 
 # Kinds of steps and operations.

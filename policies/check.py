@@ -7,7 +7,7 @@ clock, so that the real worlds can be compared with it.
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from math import log
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ from zlib import crc32
 
 from ..base.errors import said
 from ..decoding.legal_steps import DraftEnd, Policy, breach, ruling_of
-from ..decoding.loop import Loop
+from ..decoding.loop import Loop, run_loop
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Member, Pool
 from ..decoding.prompt_lookup import LookupRule, looked_up
@@ -384,19 +384,16 @@ def _sessions(pool: Pool, rng: Random, start: Start, *, count: int) -> list[Sess
 
 
 def _drive(loop: Loop, world: ToyWorld, sessions: list[Session], batch: int) -> None:
-    waiting = list(reversed(sessions))
-    for _ in range(min(batch, len(waiting))):
-        loop.admit(waiting.pop())
-    now_s = 0.0
-    while True:
-        op = loop.next_op(now_s)
-        if op is not None:
-            results = op.run(world)
-            loop.finish(op, results, start_s=now_s, now_s=now_s + results.duration_s)
-            now_s += results.duration_s
-        elif not loop.finished:  # a Commit finishes requests without an operation
-            return
-        while loop.finished:
-            loop.finished.pop()
-            if waiting:
-                loop.admit(waiting.pop())
+    waiting = iter(sessions)
+
+    def admit(count: int) -> None:
+        for session in islice(waiting, count):
+            loop.admit(session)
+
+    def on_finished(_now_s: float) -> None:
+        count = len(loop.finished)
+        loop.finished.clear()
+        admit(count)
+
+    admit(batch)
+    run_loop(loop, world, on_finished=on_finished)

@@ -15,12 +15,11 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within
 from ..decoding.legal_steps import Policy
-from ..decoding.loop import Loop
+from ..decoding.loop import Loop, run_loop
 from ..decoding.pool import Pool
 from ..decoding.prefix_cache import PrefixCacheSize
 from ..decoding.seen import Observation, Start
 from ..decoding.session import READER
-from ..decoding.world import World
 from ..policies.about import about_of
 from ..policies.combined import OnlyLossless
 from ..policies.oracles import Foresight, ForwardSeconds
@@ -34,29 +33,6 @@ from .recorded import DevicePlacement
 from .replay_tables import ReplayTables, check_observed
 from .rounds_once import ByPendingView
 from .world import RecordedWorld
-
-
-def run_loop(loop: Loop, world: World, *, on_finished: Callable[[float], None]) -> None:
-    """Run operations, each when the one before it has ended, until the loop has no request left.
-
-    `on_finished` is called with the time when requests have finished (they are in `loop.finished`, from which it takes
-    them); it may admit more.
-    """
-    now_s = 0.0
-    while True:
-        op = loop.next_op(now_s)
-        now_s = loop.load.now_s  # deciding takes time, too
-        if loop.finished:  # a Commit finishes requests without an operation
-            on_finished(now_s)
-        elif op is None:
-            return
-        if op is None:
-            continue
-        start_s, results = now_s, op.run(world)
-        now_s = start_s + results.duration_s
-        loop.finish(op, results, start_s=start_s, now_s=now_s)
-        if loop.finished:
-            on_finished(now_s)
 
 
 @contextmanager
