@@ -22,7 +22,7 @@ from ...decoding.seen import Observation
 from ...decoding.steps import Draft, Outcome, Verify
 from ..suffix import ROOT, Place, RequestTexts
 from .estimates import EARLIER, OWN, CopiedTokens, cell_of
-from .options import RouterConstants, RouterOptions
+from .options import CONSTANTS, RouterOptions
 from .plan import CopyWorth
 
 
@@ -56,14 +56,14 @@ class Copies:
     Mutated by `begin` and `learn`.
     """
 
-    def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
+    def __init__(self, pool: Pool, options: RouterOptions) -> None:
         self._model = pool.names[pool.num_free - 1]
         self._target = pool.target
         self._most = options.most
         self._takes_own = options.takes("lookups")
         self._texts = RequestTexts(options.stores if options.takes("answers") else 0)
-        self._least = constants.copy_chance
-        self._copied = CopiedTokens(constants)
+        self._least = CONSTANTS.copy_chance
+        self._copied = CopiedTokens()
         self._open: dict[str, _Reading] = {}
 
     def begin(self, seen: Observation) -> None:

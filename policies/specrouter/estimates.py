@@ -33,7 +33,7 @@ from ...decoding.seen import Observation, PendingToken
 from ...decoding.steps import Outcome
 from ..about import Floats
 from ..estimates import PerformanceProfiler
-from .options import CONSTANTS, RouterConstants, RouterOptions
+from .options import CONSTANTS, RouterOptions
 from .search import SearchFigures
 
 # None of these was tuned: bounds of h and g (a window of 500 tokens, or none), and of floats.
@@ -63,11 +63,11 @@ _Judged = tuple[float, int, float, bool]
 class Survival:
     """Hazards by tag. Mutated by `note` and `note_run`."""
 
-    def __init__(self, constants: RouterConstants) -> None:
-        self._weight = constants.hazard_weight
-        self._kept = 1.0 - 1.0 / constants.hazard_memory
-        self._longest = constants.hazard_step
-        self._start: _Fit = (constants.hazard, constants.hazard_of_doubt, self._weight, 0.0, self._weight)
+    def __init__(self) -> None:
+        self._weight = CONSTANTS.hazard_weight
+        self._kept = 1.0 - 1.0 / CONSTANTS.hazard_memory
+        self._longest = CONSTANTS.hazard_step
+        self._start: _Fit = (CONSTANTS.hazard, CONSTANTS.hazard_of_doubt, self._weight, 0.0, self._weight)
         self._all: dict[Trio, _Fit] = {}
         self._by_tag: dict[tuple[str, Trio], _Fit] = {}
 
@@ -143,16 +143,16 @@ Rates = list[list[float]]  # `[2 * LENGTHS * SHARES]` rate, and number of tokens
 class CopiedTokens:
     """Rates by tag. Mutated by `note`."""
 
-    def __init__(self, constants: RouterConstants) -> None:
-        self._memory, self._shared = constants.copy_memory, constants.copy_tokens
+    def __init__(self) -> None:
+        self._memory, self._shared = CONSTANTS.copy_memory, CONSTANTS.copy_tokens
         of_shares = (1.0, 1.0, 0.875, 0.5, 0.25)
         rates = [
-            share * (1.0 - constants.copy_risk / 2.0**length)
+            share * (1.0 - CONSTANTS.copy_risk / 2.0**length)
             for _ in (OWN, EARLIER)
             for length in range(LENGTHS)
             for share in of_shares
         ]
-        self._all = [rates, [constants.copy_tokens] * len(rates)]
+        self._all = [rates, [CONSTANTS.copy_tokens] * len(rates)]
         self._by_tag: dict[str, Rates] = {}
 
     def rates(self, tag: str) -> list[float]:
@@ -354,17 +354,13 @@ class PairAgreement:
 
     Args:
         num_members: L.
-        constants: of the policy.
         similarity: what `rates` are made of: "simscore", "argmax" (the rate of equal or accepted tokens), or "auto":
             SimScore as long as it predicts acceptance (sampling), else equal tokens (greedy).
         eased: whether rates of all tags are moved by how hard the text of a tag is.
     """
 
-    def __init__(
-        self, num_members: int, constants: RouterConstants = CONSTANTS, *, similarity: str = "auto", eased: bool = True
-    ) -> None:
-        self._constants = constants
-        self._memory = constants.pair_memory
+    def __init__(self, num_members: int, *, similarity: str = "auto", eased: bool = True) -> None:
+        self._memory = CONSTANTS.pair_memory
         self._eased = eased
         self._similarity = similarity
         self._size = num_members
@@ -409,14 +405,14 @@ class PairAgreement:
         """Whether `rates` are SimScores."""
         if self._similarity != "auto":
             return self._similarity == "simscore"
-        return self._compared.tokens >= self._constants.simscore_tokens and self._compared.alike
+        return self._compared.tokens >= CONSTANTS.simscore_tokens and self._compared.alike
 
     @property
     def reads_distances(self) -> bool:
         """Whether SimScores of further tokens may matter: real models compute a distance where it is read."""
         if self._similarity != "auto":
             return self._similarity == "simscore"
-        return self._compared.tokens < self._constants.simscore_trial or self._compared.alike
+        return self._compared.tokens < CONSTANTS.simscore_trial or self._compared.alike
 
     def fade(self) -> None:
         """Halve the evidence against trying a pair again."""
@@ -429,7 +425,7 @@ class PairAgreement:
 
     def weight(self, tag: str) -> Floats:
         """`[L, L]` tokens behind the rate of every pair."""
-        most, own = self._constants.tag_tokens, self._by_tag.get(tag)
+        most, own = CONSTANTS.tag_tokens, self._by_tag.get(tag)
         shared = [min(tokens, most) for tokens in self._read(self._all, "tokens")]
         return self._square(shared if own is None else list(map(add, shared, self._read(own, "tokens"))))
 
@@ -437,9 +433,9 @@ class PairAgreement:
         """`[L, L]` acceptance of row's tokens by column's member, 0 to 1, above the diagonal; None for all tags."""
         own = None if tag is None else self._by_tag.get(tag)
         if self._shared is None:
-            guessed, last = self._constants.guess_tokens, slice(self._size - 1, None, self._size)
+            guessed, last = CONSTANTS.guess_tokens, slice(self._size - 1, None, self._size)
             known, right = self._read(self._all, "tokens"), self._read(self._all, "sums")
-            guess = _guess(known[last], right[last], self._constants)
+            guess = _guess(known[last], right[last])
             known = [tokens + guessed for tokens in known]
             self._shared = (
                 known,
@@ -451,7 +447,7 @@ class PairAgreement:
         counts, sums = self._read(own, "tokens"), self._read(own, "sums")
         if self._eased:
             shared = self._for_tag(tag, known, shared, counts, sums)
-        weight = self._constants.tag_tokens
+        weight = CONSTANTS.tag_tokens
         found = [
             (kept + weight * rate) / (tokens + weight) for kept, rate, tokens in zip(sums, shared, counts, strict=True)
         ]
@@ -465,14 +461,14 @@ class PairAgreement:
         for ease, tokens, rate in zip(self._read(self._all, "ease"), known, shared, strict=True):
             bounded = min(max(rate, LEAST_RATE), 1.0 - LEAST_RATE)
             odds.append(exp(-ease / tokens) * bounded / (1.0 - bounded))
-        weight, before = self._constants.ease_tokens, self._ease.get(tag, 0.0)
+        weight, before = CONSTANTS.ease_tokens, self._ease.get(tag, 0.0)
         missing, information, against = -weight * before, weight, exp(-before)
         for odd, tokens, kept in zip(odds, counts, sums, strict=True):
             if tokens:
                 expected = odd / (odd + against)
                 missing += kept - tokens * expected
                 information += tokens * expected * (1.0 - expected)
-        most = self._constants.most_ease
+        most = CONSTANTS.most_ease
         self._ease[tag] = ease = min(max(before + missing / information, -most), most)
         against = exp(-ease)
         return [odd / (odd + against) for odd in odds]
@@ -494,13 +490,13 @@ class PairAgreement:
         return np.array(pairs).reshape(self._size, self._size)
 
 
-def _guess(counts: list[float], sums: list[float], constants: RouterConstants) -> list[float]:
+def _guess(counts: list[float], sums: list[float]) -> list[float]:
     """`[L * L]` rates of pairs without tokens, from tokens of each member that the target judged, and kept, `[L]`."""
-    guess, guesses, rates = constants.first_rate, list[float](), list[float]()
+    guess, guesses, rates = CONSTANTS.first_rate, list[float](), list[float]()
     for judged, kept in zip(counts[:-1], sums[:-1], strict=True):
         guesses.append(guess)
-        rates.append((kept + constants.guess_tokens * guess) / (judged + constants.guess_tokens))
-        guess = 1.0 - constants.fewer_misses * (1.0 - rates[-1])
+        rates.append((kept + CONSTANTS.guess_tokens * guess) / (judged + CONSTANTS.guess_tokens))
+        guess = 1.0 - CONSTANTS.fewer_misses * (1.0 - rates[-1])
     by_target = [*rates, 1.0]
     pairs = [0.5 * (min(1.0, row / column) + row * column) for row in by_target for column in by_target]
     pairs[len(counts) - 1 : -1 : len(counts)] = guesses
@@ -515,16 +511,13 @@ class Knowledge:
         runs: verdicts not yet counted, for `digest`.
     """
 
-    def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
+    def __init__(self, pool: Pool, options: RouterOptions) -> None:
         self.profiler = PerformanceProfiler(
-            pool, options.costs, memory=constants.seconds_memory, moved=constants.seconds_moved
+            pool, options.costs, memory=CONSTANTS.seconds_memory, moved=CONSTANTS.seconds_moved
         )
-        self.agreement = PairAgreement(
-            len(pool.members), constants, similarity=options.similarity, eased=options.takes("ease")
-        )
-        self.survival = Survival(constants)
+        self.agreement = PairAgreement(len(pool.members), similarity=options.similarity, eased=options.takes("ease"))
+        self.survival = Survival()
         self.runs: list[JudgedRun] = []
-        self._constants = constants
         self._all_endorsers = options.takes("evidence")
         self._widths = options.most + 1
         self._levels = {name: level for level, name in enumerate(pool.names)}
@@ -557,10 +550,10 @@ class Knowledge:
         (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens and an upper bound for V. Tokens count up
         to `pair_memory`; from there on N is constant, and a pair that is not used remains so.
         """
-        rates, constants, tokens = figures.rates, self._constants, self.agreement.weight(tag) + 1.0
-        variances = (rates * (1.0 - rates) + constants.least_variance) / tokens
-        raised = rates + constants.optimism * np.sqrt(variances * log(float(tokens.max())))
-        return figures._replace(rates=np.minimum(raised, 1.0 - constants.least_missed))
+        rates, tokens = figures.rates, self.agreement.weight(tag) + 1.0
+        variances = (rates * (1.0 - rates) + CONSTANTS.least_variance) / tokens
+        raised = rates + CONSTANTS.optimism * np.sqrt(variances * log(float(tokens.max())))
+        return figures._replace(rates=np.minimum(raised, 1.0 - CONSTANTS.least_missed))
 
     def digest(self) -> None:
         """Count the runs since the last call: first each token for pairs, then the runs for survival."""

@@ -25,7 +25,7 @@ import numpy as np
 from ...decoding.pool import Pool
 from ..blocks import RunningRatio
 from .estimates import Knowledge
-from .options import RouterConstants, RouterOptions
+from .options import CONSTANTS, RouterOptions
 from .plan import Choice, CopyWorth, Plan, Planner, SchedulerCounts, Selector
 from .search import FoundChain, SearchFigures, best_windows
 
@@ -44,15 +44,9 @@ class InStep(Selector):
     shared: ClassVar[bool] = True
 
     def __init__(
-        self,
-        pool: Pool,
-        options: RouterOptions,
-        knowledge: Knowledge,
-        planner: Planner,
-        counters: SchedulerCounts,
-        constants: RouterConstants,
+        self, pool: Pool, options: RouterOptions, knowledge: Knowledge, planner: Planner, counters: SchedulerCounts
     ) -> None:
-        super().__init__(pool, options, knowledge, planner, counters, constants)
+        super().__init__(pool, options, knowledge, planner, counters)
         self._form = "in step"
         self._lowest = self._front + 1
         self._choices[None] = Choice()  # counts rounds from the start
@@ -63,7 +57,7 @@ class InStep(Selector):
         self._trials_s = 0.0  # seconds of trials
         self._tokens = 0.0  # of every request so far
         self._faded_at = 0  # rounds until evidence last faded
-        memory = constants.rounds_memory
+        memory = CONSTANTS.rounds_memory
         self._copying = RunningRatio(memory=memory, below=1.0)  # rounds that copied
         self._copied = RunningRatio(memory=memory, below=1.0)  # tokens that they added to the target's own
 
@@ -99,9 +93,9 @@ class InStep(Selector):
         return None
 
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
-        if abs(num_rows - choice.num_rows) > self._constants.rows_changed * choice.num_rows:
+        if abs(num_rows - choice.num_rows) > CONSTANTS.rows_changed * choice.num_rows:
             return True
-        early = 1 + int(choice.total * self._constants.early_in_step / num_rows)
+        early = 1 + int(choice.total * CONSTANTS.early_in_step / num_rows)
         return choice.rounds >= num_rows * min(self._options.every, early)
 
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
@@ -119,7 +113,7 @@ class InStep(Selector):
             self._faded_at = choice.total
             knowledge.agreement.fade()
         self._mix.clear()
-        rows = min(self._constants.trial_rows, num_rows)
+        rows = min(CONSTANTS.trial_rows, num_rows)
         self._trial = self._worth_trying(choice.chain, figures, rows) if self._options.explores else None
         if self._trial is None:
             return None
@@ -144,9 +138,9 @@ class InStep(Selector):
 
     def _worth_trying(self, chain: FoundChain, figures: SearchFigures, rows: int) -> FoundChain | None:
         """A chain of `rows` rows to try a member of whose pairs little is known; None if none is worth its seconds."""
-        tokens, rates, constants = self._knowledge.agreement.freshness(), figures.rates, self._constants
-        raised = rates + constants.trial_doubt * np.sqrt(
-            (rates * (1.0 - rates) + constants.least_variance) / (tokens + 1.0)
+        tokens, rates = self._knowledge.agreement.freshness(), figures.rates
+        raised = rates + CONSTANTS.trial_doubt * np.sqrt(
+            (rates * (1.0 - rates) + CONSTANTS.least_variance) / (tokens + 1.0)
         )
         found = self._search(figures._replace(rates=np.minimum(raised, 1.0)))
         new = [level for level in found.levels if level not in chain.levels]
@@ -161,7 +155,7 @@ class InStep(Selector):
             levels, windows = [member, target], [found.windows[0]]
             trial_s = float(profiler.table(1, num_rows=rows)[member, 0]) * found.windows[0]
         trial_s += float(profiler.prompts_s(rows)[member])
-        if self._trials_s + trial_s > (1.0 + constants.trial_share * self._tokens) * chain.token_s:
+        if self._trials_s + trial_s > (1.0 + CONSTANTS.trial_share * self._tokens) * chain.token_s:
             return None
         self._trials_s += trial_s
         level_s = (0.0, *[chain.token_s] * len(windows))

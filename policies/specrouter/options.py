@@ -5,24 +5,10 @@ from dataclasses import dataclass
 from ...base.errors import check_within
 from ...decoding.steps import MOST_TOKENS, ONE_STEP
 
-SHARES = (
-    "least_missed",
-    "first_rate",
-    "fewer_misses",
-    "copy_risk",
-    "copy_chance",
-    "early",
-    "early_in_step",
-    "trial_share",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConstants:
-    """Tuned numbers that are no options; `dataclasses.replace` makes others. Tokens and rounds are counts, all above 0.
-
-    Raises ValueError for a share or a chance that is not above 0 and at most 1.
-    """
+    """Tuned numbers that are no options. Tokens and rounds are counts, all above 0; shares and chances at most 1."""
 
     # standard errors by which rates are raised before chains of a tag are compared, per square root of the logarithm of
     # the most tokens of any pair of the tag
@@ -67,10 +53,6 @@ class RouterConstants:
     trial_rows: int = 4  # requests of a trial
     seconds_memory: int = 16  # forwards that the mean seconds of a width reach back
     seconds_moved: float = 0.05  # share by which such a mean moves before it is read again
-
-    def __post_init__(self) -> None:
-        for name in SHARES:
-            check_within(name, getattr(self, name), "(0, 1]")
 
 
 CONSTANTS = RouterConstants()

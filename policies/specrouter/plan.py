@@ -24,7 +24,7 @@ from ..about import Floats
 from ..chain_text import ChainSpec
 from ..fixed import Chain
 from .estimates import Hazard, Knowledge, Survival
-from .options import FORM, RouterConstants, RouterOptions
+from .options import CONSTANTS, FORM, RouterOptions
 from .search import FoundChain, SearchFigures, best_chain
 
 # Limits of memory and time, not tuned: the least differences that count.
@@ -67,12 +67,12 @@ class Plan:
 class Planner:
     """Makes plans; equal steps are one object."""
 
-    def __init__(self, pool: Pool, options: RouterOptions, survival: Survival, constants: RouterConstants) -> None:
+    def __init__(self, pool: Pool, options: RouterOptions, survival: Survival) -> None:
         self._pool = pool
         self._survival = survival
         self._front = pool.num_free - 1  # that copies; -1: none
         self._most = options.most
-        self._ladder = constants.ladder_tokens
+        self._ladder = CONSTANTS.ladder_tokens
         self._fixed = options.stop == "window"
         self._drafts: dict[tuple[str, int, Stop | None], Draft] = {}
         self._stops: dict[tuple[float, float, float], SurvivalBelow] = {}
@@ -283,15 +283,8 @@ class Selector(ABC):
     shared: ClassVar[bool]  # whether one choice is for all tags
 
     def __init__(
-        self,
-        pool: Pool,
-        options: RouterOptions,
-        knowledge: Knowledge,
-        planner: Planner,
-        counters: SchedulerCounts,
-        constants: RouterConstants,
+        self, pool: Pool, options: RouterOptions, knowledge: Knowledge, planner: Planner, counters: SchedulerCounts
     ) -> None:
-        self._constants = constants
         self._options, self._knowledge, self._planner, self._counters = options, knowledge, planner, counters
         self._form = options.form or FORM
         self._pool = pool

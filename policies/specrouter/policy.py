@@ -28,7 +28,7 @@ from ..estimates import PROMPT, PerformanceProfiler
 from .copies import Copies
 from .estimates import Knowledge, RoundEvidence, doubt
 from .in_step import InStep
-from .options import CONSTANTS, RouterConstants, RouterOptions
+from .options import CONSTANTS, RouterOptions
 from .plan import Choice, CopyWorth, Plan, Planner, SchedulerCounts, Selector
 from .search import FoundChain, SearchFigures, best_windows
 
@@ -138,7 +138,7 @@ class SelectorPerTag(Selector):
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
         if self._begins and choice.rounds:  # a member may join a request as cheaply as it ever will
             return True
-        return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._constants.early)))
+        return choice.rounds >= min(self._options.every, max(1, round(choice.total * CONSTANTS.early)))
 
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
         knowledge = self._knowledge
@@ -158,7 +158,7 @@ class SelectorPerTag(Selector):
         best = self._search(hoped).levels
         if choice.chain is not None and choice.chain.levels != best:
             stays = choice.chain.levels
-            gain = self._constants.tag_hysteresis * self._options.hysteresis
+            gain = CONSTANTS.tag_hysteresis * self._options.hysteresis
             least_s = best_windows(stays, hoped).token_s * (1.0 - gain)
             best = stays if least_s <= best_windows(best, hoped).token_s else best
         return best_windows(best, figures)
@@ -192,14 +192,14 @@ class ModelChainScheduler:
         ValueError: costs that do not fit this pool.
     """
 
-    def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
+    def __init__(self, pool: Pool, options: RouterOptions) -> None:
         self.counters = SchedulerCounts()
-        self.knowledge = Knowledge(pool, options, constants)
-        self.planner = Planner(pool, options, self.knowledge.survival, constants)
-        parts = (pool, options, self.knowledge, self.planner, self.counters, constants)
+        self.knowledge = Knowledge(pool, options)
+        self.planner = Planner(pool, options, self.knowledge.survival)
+        parts = (pool, options, self.knowledge, self.planner, self.counters)
         self._per_tag, self._in_step = SelectorPerTag(*parts), InStep(*parts)
-        self._together = {"auto": constants.together, "batch": 1, "request": inf}[options.select]
-        self._patience = constants.patience
+        self._together = {"auto": CONSTANTS.together, "batch": 1, "request": inf}[options.select]
+        self._patience = CONSTANTS.patience
         self._left: dict[str, int] = {}  # rounds that a tag remains in step when few requests run
         self._num_running = 1
         self._warm_up = _warm_up(pool, self.planner)
@@ -331,14 +331,12 @@ class SpecRouter:
             costs=costs,
             without=without,
         )
-        self.scheduler = ModelChainScheduler(pool, options, CONSTANTS)
+        self.scheduler = ModelChainScheduler(pool, options)
         self._most = options.most
         self._requests: dict[str, _Request] = {}
         self._levels = {name: level for level, name in enumerate(pool.names)}
         self._target = pool.target
-        self._copies = (
-            Copies(pool, options, CONSTANTS) if pool.members[0].model_free and options.takes("copies") else None
-        )
+        self._copies = Copies(pool, options) if pool.members[0].model_free and options.takes("copies") else None
         profiler = self.scheduler.knowledge.profiler
         self._timer = OperationTimer(profiler, pool.target_level)
         self._stated = profiler.stated

@@ -603,7 +603,7 @@ def test_a_pair_seen_in_hard_text_alone_is_expected_to_do_better_in_easy_text():
 
 @pytest.mark.parametrize(("hazard", "of_doubt"), [(0.05, 0.5), (0.2, 0.3), (0.1, 1.0)])
 def test_the_hazards_are_found(hazard, of_doubt):
-    survival = Survival(CONSTANTS)
+    survival = Survival()
     rng = np.random.default_rng(1)
     for _ in range(4000):
         probs = rng.uniform(0.05, 0.99, 6)
@@ -617,7 +617,7 @@ def test_the_hazards_are_found(hazard, of_doubt):
 
 
 def test_runs_that_go_on_astray_are_not_taken_at_their_drafter_s_word():
-    survival = Survival(CONSTANTS)
+    survival = Survival()
     rng = np.random.default_rng(2)
     for _ in range(3000):
         probs = rng.uniform(0.3, 0.99, 6)

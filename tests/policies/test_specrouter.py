@@ -170,11 +170,6 @@ def test_batches_are_served(batch, select):
     assert log.ops["num_rows"].max() > 1
 
 
-def test_a_constant_that_is_a_share_is_one():
-    with pytest.raises(ValueError, match=r"copy_risk must be in \(0, 1\], got 1.5"):
-        replace(CONSTANTS, copy_risk=1.5)
-
-
 RECORDING = Path(__file__).parents[2] / "recordings" / "pico.trace"
 
 
@@ -315,7 +310,7 @@ FREE = CopyWorth(Verify("target"), 1.0, (0.0,) * DEFAULTS.most, 0.0)
 
 
 def copies_of(**options):
-    return Copies(POOL, replace(DEFAULTS, **options), CONSTANTS)
+    return Copies(POOL, replace(DEFAULTS, **options))
 
 
 def judged_by(name, saved_s=1.0):
@@ -433,7 +428,7 @@ def test_a_request_that_was_put_back_copies_as_if_it_had_not_been():
 
 
 def test_rates_of_copies_come_to_the_share_that_was_right_and_tags_start_from_all():
-    tokens, cell = CopiedTokens(CONSTANTS), cell_of(EARLIER, 5, 0.6, 3)
+    tokens, cell = CopiedTokens(), cell_of(EARLIER, 5, 0.6, 3)
     for index in range(400):
         tokens.note("a", [cell, cell + 1], [7, 8], [7 if index % 4 else 6, 8])
     assert tokens.rates("a")[cell] == pytest.approx(0.75, abs=0.03)
@@ -446,7 +441,7 @@ def test_rates_of_copies_come_to_the_share_that_was_right_and_tags_start_from_al
 
 @given(st.sampled_from((OWN, EARLIER)), st.integers(1, 400), st.floats(0.01, 1.0), st.integers(1, 9))
 def test_cells_tell_sources_lengths_and_shares_apart(source, length, share, count):
-    rates = CopiedTokens(CONSTANTS).rates("a")
+    rates = CopiedTokens().rates("a")
     cell = cell_of(source, length, share, count)
     longer = cell_of(source, 2 * length, share, count)
     assert longer == cell or rates[longer] > rates[cell], "a longer match is trusted more"
