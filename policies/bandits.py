@@ -1,19 +1,13 @@
 """Which chain or drafter to play each round: `banditspec` explores, `hedgespec` scores all drafters by one text.
 
-BanditSpec (Hou et al. 2025, arXiv:2505.15141) measures rounds beyond those of the best arm, so its reward is the
-round's tokens (`reward=tokens`); by default ours is tokens per second, since chains of different depth cost
-differently. UCB1 and EXP3 are those of Auer et al. 2002: `kind=ucb` has the index value + explore sqrt(2 ln t / plays),
-value the arm's tokens over the seconds (or the number) of all its rounds, in parts of the best arm's; `kind=exp3` the
-weights w, chance (1 - explore) w / sum w + explore / K, and a played arm's weight grows by exp(explore x reward /
-(chance x K)), the reward in parts of the largest seen. Per second that favours arms of short rounds a little: a mean of
-ratios is not a ratio of means.
+docs/policies.md has the formulas. BanditSpec (Hou et al. 2025, arXiv:2505.15141) measures rounds beyond those of the
+best arm; per second that favours arms of short rounds a little, as a mean of ratios is not a ratio of means. UCB1 and
+EXP3 are those of Auer et al. 2002, `exp3` with the reward in parts of the largest seen.
 
-HedgeSpec (Liu et al. 2025, arXiv:2510.20064) scores every drafter, by one forward over a judged text; the learner is
-NormalHedge (arXiv:0903.2851). A policy cannot run such a forward here, so one round in `every` is an *evaluation*:
-prompt lookup copies, or the smallest model drafts where it finds nothing, then each larger drafter judges what is left,
-then the target. So a larger drafter's score is censored where it and smaller ones differ, its forwards are charged to
-the answer, and a drafter that cannot judge is an error. Scored is the chance that a drafter's next token is right, as a
-running rate; the gain is what a round yields at that rate, in tokens or tokens per second.
+HedgeSpec (Liu et al. 2025, arXiv:2510.20064; the learner is NormalHedge, arXiv:0903.2851) scores every drafter by one
+forward over a judged text, which a policy cannot run here: so one round in `every` is an *evaluation*. A larger
+drafter's score is censored where it and smaller ones differ, its forwards are charged to the answer, and a drafter that
+cannot judge is an error.
 """
 
 from dataclasses import dataclass, field

@@ -27,11 +27,9 @@ forward; g are gathered.
 
 m leaves out that the last forward before the target may overshoot. Seconds are those at the width of a forward.
 
-CAS-Spec (Ning et al. 2025, arXiv:2510.26843). The router takes, piece by piece, the member and length of most gain;
-acceptance follows a <- 0.7 a + 0.3 a_recent, over the last 20 rounds. Ours: the tree is a chain; the gain is least
-expected seconds per token of the whole round so far, with acceptance independent along it, and pieces are added while
-that falls; they are chosen when estimates move, every 20 rounds; members take turns in a warm-up, and one in turn gets
-`refresh` rounds after every estimate, since one that began badly would otherwise keep its rate.
+CAS-Spec (Ning et al. 2025, arXiv:2510.26843; docs/policies.md). Ours: the gain of a piece is least expected seconds per
+token of the whole round so far, with acceptance independent along it; members take turns in a warm-up, and one in turn
+after every estimate, since one that began badly would otherwise keep its rate.
 """
 
 from collections import deque

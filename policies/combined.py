@@ -1,9 +1,8 @@
 """Policies made of others (`guarded`, `per-tag`, `per-turn`), and a guard that rejects lossy steps.
 
-`guarded` measures seconds per token of whole rounds, recent ones with more weight, over all requests; a policy that is
-slower than the target alone is set aside for a while and tried again. `per-turn` decides for every request (a turn of a
-conversation) by that request alone and for its rest, by acceptance or speed, and needs no plain rounds. TensorRT-LLM
-(#12905) and a proposal for llama.cpp (#22931) use acceptance, one for mlx-lm (#1557) measured milliseconds per token.
+docs/policies.md describes them. `per-turn` decides for every request (a turn of a conversation) by that request alone,
+and needs no plain rounds. TensorRT-LLM (#12905) and a proposal for llama.cpp (#22931) do it by acceptance, one for
+mlx-lm (#1557) by measured milliseconds per token.
 """
 
 from collections import deque

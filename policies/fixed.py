@@ -1,20 +1,12 @@
 """Policies that learn nothing: `plain`, chains, prompt lookup, drafts that end by a fixed threshold, `via-sd-lossless`.
 
-A chain (Leviathan et al. 2023, arXiv:2211.17192; more levels as in SpecRouter, arXiv:2505.07680) runs its lower part
-until the tokens kept by a level number at least its window; then the next level judges all of them. HiSpec (Kumar et
-al. 2025, arXiv:2510.01336) is a chain of three: there an early exit of the target at about 1/8 of its depth drafts and
-one at about 1/4 verifies, with caches and hidden states shared, which the costs here must contain. We read its abstract
-and summaries: the windows 4 and 8 are ours, as is that members may be any models.
+docs/policies.md describes each. A chain (Leviathan et al. 2023, arXiv:2211.17192; more levels as in SpecRouter,
+arXiv:2505.07680) runs its lower part until the tokens kept by a level number at least its window; then the next level
+judges all of them. In HiSpec early exits of the target at about 1/8 and 1/4 of its depth draft and verify. We read its
+abstract and summaries: the windows 4 and 8 are ours, as is that members may be any models. The token at which a stop
+holds stays in the draft.
 
-`ngram-model` pairs prompt lookup (Saxena 2023) with a drafter that, unlike the one in `ngram:8/draft:4/target`, neither
-judges copies nor runs after one. `confident` is the threshold of transformers' `assistant_confidence_threshold` (0.4).
-SVIP (Zhang et al. 2024, arXiv:2411.18462) bounds the distance of drafter and target, and with it rejections, by the
-root of the drafter's entropy H; the draft continues while sqrt(H) <= h. Our h, 1.5 (H <= 2.25 nats), suits the models
-we ship. The token at which a stop holds stays in the draft.
-
-`via-sd-lossless` is after VIA-SD (arXiv:2606.12243), which commits what its slim verifier accepts. Here that verifier
-drops a token with slim_prob < escalate x max slim_prob and all after it, and writes its own instead; the target judges
-the rest exactly. Lossless in greedy decoding and coupled sampling. Under rejection sampling which tokens reach the
+`via-sd-lossless` is lossless in greedy decoding and coupled sampling. Under rejection sampling which tokens reach the
 target depends on their values: the runtime gives the target the mixture that they follow (docs/policies-lossy.md).
 """
 

@@ -1,11 +1,9 @@
 """SpecDec++ and its acceptance head: how likely the target keeps a drafted token, fitted in advance.
 
-Huang et al. 2024 (arXiv:2405.19715): a draft ends where the chance that at least one of its tokens is rejected exceeds
-a threshold, 1 - prod_i P(token i is kept | those before it are) > h, which is optimal if the threshold is right. P
-there is a network on the drafter's hidden states, trained on weighted losses. Here it is logistic in what a policy sees
-of the token and of its request (`RefusalAbove` has the formula; the bias moves with the request's acceptance so far),
-and every token has the same weight. The fit (`paceline policy fit`) is Newton's method. A head's file is JSON, with the
-source of its weights; no key may be missing. Letters: N rows, F columns.
+Huang et al. 2024 (arXiv:2405.19715; docs/policies.md): the chance that a token is kept is logistic here in what a
+policy sees of the token and its request (`RefusalAbove` has the formula; the bias moves with the request's acceptance
+so far), and every token has the same weight. The fit (`paceline policy fit`) is Newton's method. A head's file is
+JSON, with the source of its weights; no key may be missing. Letters: N rows, F columns.
 """
 
 import json

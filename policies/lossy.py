@@ -1,28 +1,16 @@
 """Policies whose text may differ from the target's, and a controller that keeps one at a stated rate of divergences.
 
-docs/policies-lossy.md separates what is the paper's from what is ours; `decoding.rules` has the rules' formulas.
+docs/policies-lossy.md describes each and separates what is the paper's from what is ours; `decoding.rules` has the
+rules' formulas. Beside them:
 
-- `via-sd`: VIA-SD (arXiv:2606.12243). r = slim_prob(token) / max slim_prob routes each token to the draft, the slim
-  verifier or the full model (`Band`). At most one full pass a block, if something was escalated (`Vouched`). The
-  printed thresholds leave the middle band empty, so ours are r >= accept and r < escalate < accept. After an escalated
-  token the slim verifier continues to judge.
-- `cascade`: Narasimhan et al. (arXiv:2405.19261, `Deferral`). The paper samples from a mixed distribution, ours keeps
-  or replaces single tokens: the same text in greedy decoding.
-- `early-commit`: Prophet (Li et al., arXiv:2508.19982), transferred from a diffusion model's logits to a drafter's
-  probabilities. Progress is the committed share of the budget.
-- `entropy-patch`: Byte Latent Transformer (Pagnoni et al., arXiv:2412.09871). A patch is drafted up to a token of
-  entropy above `theta`, the boundary. There the boundary begins the next patch; here it is drafted, and the only token
-  judged.
-- `equilibrium`: The Consensus Game (Jacob et al., arXiv:2310.09139, `Equilibrium`), there over whole answers.
-- `ensemble`: static ensemble verification (DIVERSE, arXiv:2604.07622, `Ensemble`), as transformers 5 has it. The
-  weight of one half is ours: there none is the default.
-- `pyramid-sd`: Byun et al. (arXiv:2510.12966). A token is kept where Div(qualifier, draft) <= tau_Q and Div(target,
-  qualifier) <= tau_T. The divergence (total variation), exact judgement beyond (`Fuzzy`) and `gather` are ours. With
-  tau_T = 0 text in greedy decoding and coupled sampling is the target's: `about` of such an object is lossless.
-- `typical`: Medusa (Cai et al. 2024, arXiv:2401.10774), equation 1: target_prob > min(eps, delta exp(-H)), H the
-  target's entropy, nats. 0.09 and 0.3 are its code's defaults. With delta below 1 the most probable token is always
-  kept. Ours is one line of a drafter, uses probabilities at temperature 1 in greedy decoding, and drafts again after
-  the target's own token.
+- `via-sd`: at most one full pass a block, if something was escalated (`Vouched`). r >= accept and r < escalate < accept
+  are ours; after an escalated token the slim verifier continues to judge.
+- `early-commit`: progress is the committed share of the budget.
+- `ensemble`: the weight of one half is ours; in transformers none is the default.
+- `pyramid-sd`: exact judgement beyond the divergence (`Fuzzy`) and `gather` are ours. With tau_T = 0 text in greedy
+  decoding and coupled sampling is the target's: `about` of such an object is lossless.
+- `typical`: with delta below 1 the most probable token is always kept. Ours is one line of a drafter, and drafts again
+  after the target's own token.
 
 A divergence is a committed token that the target, reading the same text, would not have written. (Tables count
 positions that differ from the target's own text, and texts may differ for good after one.) Letters: h divergences per

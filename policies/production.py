@@ -1,16 +1,11 @@
 """Controllers that serving engines have: `sglang-adaptive` and `trtllm-gate`. vLLM's table is `off-under-load`.
 
-`sglang-adaptive` is `--speculative-adaptive` of SGLang (#21599, #24055, as of 0.5.23). The batch has a list of draft
-lengths by its size; in each a running average of the accepted tokens of a request moves the length: down to the next
-shorter one s' at s' - 0.5 + `down` (0.5 + `down` where s' is 0), up beyond the present one s above s - 0.5 + `up`. A
-round has a weight of a fifth in the average, and lengths move every fifth one after the tenth. At length 0 nothing is
-learnt, and the shortest draft is tried at the next move.
+`sglang-adaptive` is `--speculative-adaptive` of SGLang (#21599, #24055, as of 0.5.23). A running average of accepted
+tokens of a request moves the length: down to the next shorter one s' at s' - 0.5 + `down` (0.5 + `down` where s' is 0),
+up beyond the present one s above s - 0.5 + `up`. At length 0 nothing is learnt, and the shortest draft is tried at the
+next move. `trtllm-gate` is TensorRT-LLM's `acceptance_rate_window_size` and `acceptance_rate_threshold`.
 
-`trtllm-gate` is TensorRT-LLM's switch-off (`acceptance_rate_window_size`, `acceptance_rate_threshold`): once the mean
-share of accepted tokens over the last rounds falls below a threshold, drafting ends for good.
-
-Both engines decide for a batch. Here a round of a batch is a turn, in which as many rounds begin as requests run;
-SGLang looks up the size of its captured CUDA graph, here it is the requests that run.
+Both engines decide for a batch. Here a round of a batch is a turn, in which as many rounds begin as requests run.
 """
 
 from collections import deque

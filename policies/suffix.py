@@ -5,14 +5,8 @@ at most 2n states, and a suffix tree of them as its links (Blumer et al. 1985, T
 stands for all pieces that end in the same places: the longest of them, and suffixes of it down to one token more than
 the longest piece of the state it links to.
 
-SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975) looks up a suffix of p tokens in an index of the request's own
-text and in one of earlier answers, and adds the most frequent token, one by one. With C(token) its share among all that
-follow,
-
-    D(token) = D(the one before it) C(token),    SCORE = sum of D
-
-and drafting ends after alpha p tokens, or where D falls below a threshold. The suffix and index of most score win; a
-model drafts instead where the score is below a threshold (their hybrid). Ours: a line is verified, not a tree; p has no
+SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975; docs/policies.md has D and SCORE) looks up a suffix of p tokens in
+an index of the request's own text and in one of earlier answers. Ours: a line is verified, not a tree; p has no
 bound; other requests use an answer once its request is done, up to its last round, whose tokens policies do not see;
 and the oldest half of earlier answers is dropped at a time.
 """

@@ -1,19 +1,8 @@
 """Policies beyond chains: members that work at the same time (`pearl`, `dsi`, `pipespec`), and token trees.
 
-PEARL (Liu et al. 2024, arXiv:2408.11850): while the target judges the first token, or a draft, the next tokens are
-written after it; the window is the ratio of the speeds (section 4.3), so that neither waits. Ours compares the target's
-own token with the first one ahead at once, theirs a round later.
-
-DSI (Timor et al. 2024, arXiv:2405.14105): the lookahead is the least with ceil(target_s / (lookahead draft_s)) <=
-servers (equation 1). Here one target serves a request, so it is the least number of tokens that take at least the
-target's time.
-
-PipeSpec (McDanel et al. 2025, arXiv:2505.01572): each member judges what the next smaller one has endorsed and
-continues to write; a rejection drops what smaller ones wrote after the rejected token. There members run
-asynchronously; here all parts of a step begin and end together.
-
-`tree` drafts one shape (SpecInfer, arXiv:2305.09781), `tree-dynamic` grows where the drafter is sure (EAGLE-2,
-arXiv:2406.16858).
+docs/policies.md describes each, and where it differs from its paper. PEARL's window is the ratio of the speeds (section
+4.3), so that neither waits; DSI's the least with ceil(target_s / (lookahead draft_s)) <= servers (equation 1), of which
+a request has one here.
 """
 
 from abc import ABC

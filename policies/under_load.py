@@ -1,31 +1,12 @@
-"""Policies that see load: `autotune`, `goodput`, `off-under-load` and `slo`.
+"""Policies that see load: `autotune`, `goodput`, `off-under-load` and `slo`; docs/policies-load.md describes them.
 
-`autotune` is the bandit of ik_llama.cpp's `--spec-autotune` (#1595): of windows 1 to 16 a random one with probability
-0.15, else the one of the best mean tokens per second; means are dropped when 30 drafts in a row stay 30% below the
-running average. SGLang proposed means by the size of the batch (#4732). Here arms are chains, the target alone among
-them, each played for a few rounds before any is preferred; rounds of all batch sizes are learnt together and priced at
-the present one (`WorkPrices`); and one request explores for all that run.
+`autotune`: SGLang proposed means by the size of the batch (#4732); here rounds of all sizes are learnt together and
+priced at the present one (`WorkPrices`). Each arm is played for a few rounds before any is preferred, and one request
+explores for all that run.
 
-`goodput` is SmartSpec (Liu et al. 2024, arXiv:2406.14066). Letters: B requests that run, k window, a_i acceptance of
-request i, d a forward of the drafter over B tokens, v(n) one of the target over n, both at the tokens that the batch
-holds.
-
-    goodput(k) = sum_i l(a_i, k) / T(k),    l(a, k) = (1 - a^(k+1)) / (1 - a)
-    T(k) = k d + v(B (k + 1)) + [k > 0] r sum_i l(a_i, k)
-
-r, what the drafter reads before it drafts (`TextToRead`), in seconds by token of the answers, is ours. Seconds are
-linear in held tokens as in the paper, but measured, and of any shape in new ones (`PerformanceProfiler`). Acceptance is
-a running average of each request, which starts from that of all. A window holds for a turn of the batch.
-
-`off-under-load` has vLLM's thresholds on running requests, those in prefill included:
-`speculative_disable_by_batch_size` (#4592), or `num_speculative_tokens_per_batch_size` (#32374), in which a size that
-is not named has the window of the next smaller one.
-
-`slo` has the aim of AdaServe (arXiv:2501.12162), which builds token trees so that each request keeps the pace of its
-service level. Here a request's window follows its acceptance (`WindowSchedule`). In a loaded batch it shrinks where the
-next token is due later than in `margin` rounds, down to none:
-
-    floor(window x margin x round seconds / seconds until the token is due)
+`goodput` is SmartSpec (Liu et al. 2024, arXiv:2406.14066). Seconds are linear in held tokens as in the paper, but
+measured, and of any shape in new ones (`PerformanceProfiler`). Acceptance is a running average of each request, which
+starts from that of all. A window holds for a turn of the batch.
 """
 
 from dataclasses import dataclass

@@ -1,21 +1,9 @@
-"""Two levels, or several that vote, with a draft whose length adapts.
+"""Two levels, or several that vote, with a draft whose length adapts; docs/policies.md describes each.
 
-`consensus` drafts while the voters agree; at the first objection the objector's token is the last, and the target
-judges all. The idea is that of tightwad 0.4 (2026), mode `strict`, where drafters write in parallel and what all wrote
-is committed unjudged; we found no paper of it. In the chain `draft:4/mid:8/target` drafting continues after the middle
-member has corrected the draft, here it stops.
-
-`adaedl`: Agrawal et al. 2024 (arXiv:2410.18351). The target keeps the next token with a chance of at least about 1 -
-sqrt(gamma H), H the entropy of the drafter's distribution; the draft ends where that falls below lambda. After each
-verification r <- beta1 r + (1 - beta1) kept/drafted, and lambda moves to beta2 lambda + (1 - beta2) (lambda +- e), up
-where r is at most the wanted rate: the controller and constants of Draft & Verify (Zhang et al. 2023,
-arXiv:2309.08168). Ours: the token at which the rule holds stays in the draft; all requests share one lambda, kept in
-[0, 1].
-
-`adaptive` is transformers' `num_assistant_tokens_schedule="heuristic"`, per request. `two-level` takes the window n of
-least expected seconds per token, (n t + v(n + 1)) (1 - a) / (1 - a^(n+1)): Theorem 3.8 of Leviathan et al. 2023
-(arXiv:2211.17192) for measured seconds, t of a drafted token, v(k) of a verification of k positions, acceptance a. Both
-are running averages over all requests, v as a line in k.
+`consensus` is after tightwad's mode `strict`, where drafters write in parallel; we found no paper of it. In the chain
+`draft:4/mid:8/target` drafting continues after the middle member has corrected the draft, here it stops. `adaedl`: the
+token at which the rule holds stays in the draft. `two-level` has Theorem 3.8 of Leviathan et al. 2023
+(arXiv:2211.17192) for measured seconds: running averages over all requests, a verification's as a line in its width.
 """
 
 from dataclasses import replace
