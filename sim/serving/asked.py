@@ -9,7 +9,7 @@ The first slot that is not empty runs next.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from ...base.errors import pass_interrupt
 from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, raised
@@ -19,7 +19,7 @@ from ...decoding.seen import ServerLoad
 from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
 from ...decoding.world import check_known
 from ...policies.about import check_runs, members_run_by
-from ...runs.recorder import ServingRecorder
+from .replica import ReplicaBooks
 from .requests import ServedRequest, ServedView
 from .world import EngineWorld
 
@@ -28,14 +28,6 @@ MOST_ROW = 64
 MOST_STEPS = 4096  # known by identity; more are checked again
 NO_STEP: tuple[object, int, int] = (object(), 0, 0)  # an object that no policy returns, while one may return None
 COMMITS, UNSURE = -1, -2  # in place of tokens to draft (0: a verification): to be checked each time
-
-
-class OutputBooks(Protocol):
-    """Where new tokens of answers are noted; see `ReplicaBooks`."""
-
-    recorder: ServingRecorder
-    num_emitted: int
-    noted_ps: int
 
 
 class AskedPolicy:
@@ -293,7 +285,7 @@ class AskedPolicy:
         self.ready += rows
 
     def wrote(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float, num_rows: int,
-              books: OutputBooks, at_ps: int) -> list[ServedRequest]:  # fmt: skip
+              books: ReplicaBooks, at_ps: int) -> list[ServedRequest]:  # fmt: skip
         """Pass on verdicts of the target, in an operation of `num_rows` requests; each answer grows.
 
         Returns:

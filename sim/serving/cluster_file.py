@@ -1,16 +1,9 @@
 """The file of a cluster (TOML), and the memory of its devices for keys and values.
 
-The number of blocks that fit in addition to the weights of a replica's members:
-
-    usable = N x floor(memory x memory_share)
-    free   = usable - weights of every member on the device - N x activation_reserve_bytes - blocks that are given
-    groups = floor(free / (L x sum of the KV bytes of a token over members whose blocks are computed))
-    blocks of a member = groups x L / its block_tokens
-
-N devices of a kind hold one replica together (tensor parallel); L is the least common multiple of the members'
-`block_tokens`, so that all of them hold the same number of tokens. Members that share weights count them once. Beside a
-model with windows, all hold the same number of texts of `TEXT_WINDOWS` of the largest window: with shorter ones some
-room of the others stays unused, with longer ones of that model. vLLM gives all members blocks of one pool.
+docs/cluster.md says how many blocks fit beside the weights of a replica's members. N devices of a kind hold one replica
+together (tensor parallel). Beside a model with windows, all members hold the same number of texts of `TEXT_WINDOWS` of
+the largest window: with shorter ones some room of the others stays unused, with longer ones of that model. vLLM gives
+all members blocks of one pool.
 """
 
 from collections.abc import Container, Mapping, Sequence

@@ -14,12 +14,11 @@ from ...traces.workloads.arrival import Arrival
 from ..cost.base import NOTHING_TO_DECIDE, CostModel
 from ..recorded import RecordedAnswers
 from ..rounds_once import SharedRounds
-from .charges import to_s
+from .charges import SharedPrefixCost, to_s
 from .limits import EngineLimits
 from .memory import MemberKv
 from .replica_memory import ReplicaMemory
 from .requests import Batch, Deadline, DrawnRequests, ServedRequest
-from .scheduler import SharedPrefixCost
 from .world import EngineWorld, ServedWorld
 
 # Called with requests whose answers others wait for, and the time.

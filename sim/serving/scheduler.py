@@ -3,24 +3,15 @@
 The order is vLLM's: running requests come first, those admitted earlier before others; then waiting ones, in their
 order. Where blocks are short, the latest admitted request is preempted, and computed again when it returns. With
 `Preemption.fewest_tokens` running requests come by the length of their answers, and the shortest is preempted.
-
-Attention that reads a shared prefix of a batch once, and not once for each row, is priced here too. Engines that do so
-have the blocks of that text once, in the prefix cache. vLLM calls it cascade attention (`use_cascade_attention`): in a
-step in which every running request refers to the same first blocks, the kernel reads those once for all rows, and then
-each row's own. Multi-level cascades (FlashInfer; Hydragen, arXiv:2402.05099) do it for every group of rows. Rows still
-attend to all of it: only bytes are saved, not arithmetic.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ...base.errors import ArgumentError
 from ...decoding.results import made
 from ...runs.recorder import ServingRecorder
-from ..cost.base import CostModel, WrappedCost
 from .asked import AskedPolicy
-from .charges import in_whole_ps
-from .limits import Admission, EngineLimits, Preemption, SharedPrefix
+from .limits import Admission, EngineLimits, Preemption
 from .replica_memory import ReplicaMemory
 from .requests import NEVER, AdmissionEstimate, Batch, ServedRequest, Waiting, Written, retracted_last
 from .world import EngineWorld, Fed
@@ -276,50 +267,3 @@ def _order(request: ServedRequest) -> int:
 
 def _written(request: ServedRequest) -> Written:
     return Written(request.num_answer, request.arrival.output_tokens)
-
-
-class SharedPrefixCost(WrappedCost):
-    """Seconds of forwards whose rows share a prefix.
-
-    Args:
-        cost: of forwards.
-        rule: when a prefix is read once.
-        common_tokens: returns the tokens of the rows' common prefix, >= 0; called at each forward. With groups: the
-            rows' total tokens held, less those that must be read.
-
-    Raises:
-        ArgumentError: a cost that does not distinguish tokens read from tokens attended to.
-    """
-
-    def __init__(self, cost: CostModel, rule: SharedPrefix, common_tokens: Callable[[], int]) -> None:
-        if not cost.knows_reads:
-            raise ArgumentError(
-                "shared_prefix of a replica needs a cost that tells what is read, a device of the sheet or a FILE.json "
-                f"with grids or lines; {cost.name} does not"
-            )
-        super().__init__(cost, cost.name)
-        self._each = in_whole_ps(cost)
-        self._rule = rule
-        self._common_tokens = common_tokens
-
-    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward; see `CostModel`. Never more than where each row reads the text for itself."""
-        each_s = self._each.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-        spared = self._spared_tokens(num_rows)
-        if not spared:
-            return each_s
-        read = context_tokens - spared
-        assert read * (num_rows - 1) >= spared, "a row that does not hold the text it shares"
-        once_s = self._cost.shared_forward_s(
-            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read
-        )
-        return min(once_s, each_s)  # `each_s` is rounded by pieces of lines
-
-    def _spared_tokens(self, num_rows: int) -> int:
-        """Tokens held that a forward need not read."""
-        if num_rows < self._rule.least_rows:
-            return 0
-        common = self._common_tokens()
-        if self._rule.groups:
-            return common
-        return (num_rows - 1) * common if common >= self._rule.least_tokens else 0

@@ -9,8 +9,8 @@ from paceline.base.errors import ArgumentError
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.sim.cost.what_if import scaled
+from paceline.sim.serving.charges import SharedPrefixCost
 from paceline.sim.serving.limits import SharedPrefix
-from paceline.sim.serving.scheduler import SharedPrefixCost
 from paceline.traces.shapes import presets
 from paceline.traces.workloads.arrival import Arrival
 
