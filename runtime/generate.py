@@ -1,8 +1,8 @@
 """Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`.
 
 `read_call` reads and checks a call, with a ValueError for everything that is not honoured and would change the result.
-Processors and criteria are read as transformers prepared them. Then `decode_live` decodes sessions with a program's own
-models. `marks_of` shows whether a model was changed since it was prepared.
+Processors and criteria are read as transformers prepared them. Then `answered` decodes with a program's own models.
+`marks_of` shows whether a model was changed since it was prepared.
 """
 
 import inspect
@@ -49,47 +49,11 @@ from .forward_kinds import CACHES, CacheKind
 from .fused import fused_supports
 from .pools.configs import OPTIONS, check_call
 from .pools.members import LoadedMembers, checked_name, live_pool, loaded_pool
+from .refusals import in_one_line
 from .threads import Memory
 from .world import TorchWorld
 
 PolicyLike = str | Policy | Callable[[Pool], Policy]
-
-
-def decode_live(
-    pool: LoadedMembers,
-    sessions: Sequence[Session],
-    policy: PolicyLike,
-    *,
-    sampling: Sampling,
-    memory: Memory,
-    streamer: BaseStreamer | None,
-) -> RunLog:
-    """Answer all sessions at once, with the program's own models, which are not changed.
-
-    Args:
-        pool: the models.
-        sessions: of `loaded_pool(pool)`, one at least; mutated.
-        policy: text, policy, or a function of a pool that returns one.
-        sampling: greedy, coupled or rejection.
-        memory: kind of cache and its limit.
-        streamer: receives every token; for a single session.
-
-    Raises:
-        ValueError: no policy, one that cannot be made, models that cannot run, caches that cannot fit, or a request
-            that failed.
-        PolicyError: the policy broke the contract.
-    """
-    check_fit(pool, sessions, memory)
-    name, built = _policy(policy, sessions[0].pool)
-    with TorchWorld(pool=pool, sampling=sampling, memory=memory, share_weights=False) as world:
-        run = Run(world, built, name=name, on_commit=None if streamer is None else _streaming(streamer))
-        for _ in run.driver.run(sessions, len(sessions)):
-            pass
-    run.driver.raise_failure()
-    if streamer is not None:
-        streamer.end()
-    meta = run.meta(pool="live", max_new_tokens=sessions[0].budget, batch=len(sessions))
-    return run.ledger.finish(meta, reanchored={}, divergent={})
 
 
 def _policy(given: PolicyLike, pool: Pool) -> tuple[str, Policy]:
@@ -101,21 +65,16 @@ def _policy(given: PolicyLike, pool: Pool) -> tuple[str, Policy]:
         if not callable(given):
             rule = "must be a text, a policy, or what makes one of a pool"
             raise ValueError(f"policy {rule}, got {type(given).__name__}")
-        made = _made(cast(Callable[[Pool], object], given), pool)
+        try:
+            made = cast(Callable[[Pool], object], given)(pool)
+        except Exception as error:  # it may be foreign code
+            name, told = getattr(given, "__name__", type(given).__name__), in_one_line(error)
+            raise ValueError(
+                f"policy {name}: called with the pool it raised {type(error).__name__}: {told}{at(error)}"
+            ) from error
     if not hasattr(made, "decide") or not hasattr(made, "learn"):
         raise ValueError(f"policy must have decide and learn, got {type(made).__name__}")
     return type(made).__name__, cast(Policy, made)
-
-
-def _made(make: Callable[[Pool], object], pool: Pool) -> object:
-    try:
-        return make(pool)
-    except Exception as error:  # it may be foreign code
-        name = getattr(make, "__name__", type(make).__name__)
-        told = " ".join(str(error).split())
-        raise ValueError(
-            f"policy {name}: called with the pool it raised {type(error).__name__}: {told}{at(error)}"
-        ) from error
 
 
 def _streaming(streamer: BaseStreamer) -> OnCommit:
@@ -473,10 +432,20 @@ def answered(call: Call, pool: LoadedMembers) -> Tensor | GenerateDecoderOnlyOut
         )
         for row, (prompt, ids) in enumerate(zip(call.prompts, call.input_ids.tolist(), strict=True))
     ]
-    policy = default_chain(members, call.lookup_tokens) if call.policy is None else call.policy
-    log = decode_live(pool, sessions, policy, sampling=call.sampling, memory=call.memory, streamer=call.streamer)
+    check_fit(pool, sessions, call.memory)
+    given = default_chain(members, call.lookup_tokens) if call.policy is None else call.policy
+    name, policy = _policy(given, members)
+    on_commit = None if call.streamer is None else _streaming(call.streamer)
+    with TorchWorld(pool=pool, sampling=call.sampling, memory=call.memory, share_weights=False) as world:
+        run = Run(world, policy, name=name, on_commit=on_commit)
+        for _ in run.driver.run(sessions, len(sessions)):
+            pass
+    run.driver.raise_failure()
+    if call.streamer is not None:
+        call.streamer.end()
     if call.on_log is not None:
-        call.on_log(log)
+        meta = run.meta(pool="live", max_new_tokens=call.budget, batch=len(sessions))
+        call.on_log(run.ledger.finish(meta, reanchored={}, divergent={}))
     sequences = _joined(call, [session.emitted for session in sessions])
     return GenerateDecoderOnlyOutput(sequences=sequences) if call.config.return_dict_in_generate else sequences
 
