@@ -1,7 +1,9 @@
 """Prompts to record or to run, from a JSONL file: each line an object of `id`, `tag`, `prompt` and a right answer."""
 
+import gzip
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -88,8 +90,8 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     """
     prompts: list[Prompt] = []
     line_of: dict[str, int] = {}
-    for number, line in _lines(path):
-        prompt = _prompt(path, number, line)
+    for number, fields in json_lines(path):
+        prompt = _prompt(path, number, fields)
         if prompt.request_id in line_of:
             rule = f"must be unique (first on line {line_of[prompt.request_id]})"
             raise TraceFormatError(path, f"line {number}, id", rule, prompt.request_id)
@@ -107,34 +109,48 @@ def first_of(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
     return prompts[:limit]
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines (from 1) that are not blank."""
-    for number, raw in sound_lines(enumerate(bounded_lines(path), start=1)):
-        try:
-            yield number, raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            offender = raw[error.start : error.end]
-            raise TraceFormatError(path, f"line {number}, byte {error.start + 1}", "must be UTF-8", offender) from None
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines (from 1) that are not blank, without their ends; the file may be compressed (`.gz`).
 
-
-def _prompt(path: Path, number: int, line: str) -> Prompt:
+    Raises:
+        TraceFormatError: a line that is too long or no UTF-8, or a compressed file that is not whole.
+        OSError: it cannot be read.
+    """
     try:
-        fields = decode_json(line.encode("utf-8"))
-    except ValueError as error:
-        raise TraceFormatError(path, f"line {number}", f"must be JSON ({error})", line[:60]) from None
-    if not isinstance(fields, dict):
-        raise TraceFormatError(path, f"line {number}", "must be a JSON object", fields)
+        for number, raw in sound_lines(enumerate(bounded_lines(path), start=1)):
+            try:
+                yield number, raw.decode("utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                offender, where = raw[error.start : error.end], f"line {number}, byte {error.start + 1}"
+                raise TraceFormatError(path, where, "must be UTF-8", offender) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TraceFormatError(path, "file", "must be whole and compressed by gzip", str(error)) from None
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file with their lines; raises as `text_lines`, and TraceFormatError for anything else."""
+    for number, line in text_lines(path):
+        try:
+            fields = decode_json(line.encode("utf-8"))
+        except ValueError as error:
+            raise TraceFormatError(path, f"line {number}", f"must be JSON ({error})", line[:60]) from None
+        if not isinstance(fields, dict):
+            raise TraceFormatError(path, f"line {number}", "must be a JSON object", fields)
+        yield number, fields
+
+
+def _prompt(path: Path, number: int, fields: dict[str, Any]) -> Prompt:
     unknown = [key for key in fields if key not in _KEYS]
     if unknown:
         raise TraceFormatError(path, f"line {number}", f"keys must be among {', '.join(_KEYS)}", unknown[0])
-    request_id = _text(path, number, fields, "id")
+    request_id = text_of(path, number, fields, "id")
     if not request_id.isprintable():
         raise TraceFormatError(path, f"line {number}, id", "must hold no control characters", request_id)
     return Prompt(
         request_id=request_id,
-        tag=_text(path, number, fields, "tag") if "tag" in fields else UNTAGGED,
-        session=_text(path, number, fields, "session") if "session" in fields else "",
-        text=_text(path, number, fields, "prompt", blank=True),
+        tag=text_of(path, number, fields, "tag") if "tag" in fields else UNTAGGED,
+        session=text_of(path, number, fields, "session") if "session" in fields else "",
+        text=text_of(path, number, fields, "prompt", blank=True),
         **_right_one(path, number, fields),
     )
 
@@ -145,7 +161,7 @@ def _right_one(path: Path, number: int, fields: dict[str, Any]) -> dict[str, Any
         raise TraceFormatError(path, f"line {number}, check", f"must be one of {', '.join(CHECKS)}", check)
     if "check" in fields and "answer" not in fields:
         raise TraceFormatError(path, f"line {number}, check", "may stand only beside answer", check)
-    answer = _text(path, number, fields, "answer") if "answer" in fields else None
+    answer = text_of(path, number, fields, "answer") if "answer" in fields else None
     if check == "number" and last_number(answer or "") is None:
         raise TraceFormatError(path, f"line {number}, answer", "must hold a number, as check says", answer)
     if "tests" not in fields:
@@ -155,8 +171,12 @@ def _right_one(path: Path, number: int, fields: dict[str, Any]) -> dict[str, Any
     return {"tests": read_tests(path, f"line {number}, tests", fields["tests"])}
 
 
-def _text(path: Path, number: int, fields: dict[str, Any], key: str, *, blank: bool = False) -> str:
-    """A string that is not empty; only a prompt may be blank, since a line break can be continued."""
+def text_of(path: Path, number: int, fields: dict[str, Any], key: str, *, blank: bool = False) -> str:
+    """A string that is not empty; only a prompt may be blank, since a line break can be continued.
+
+    Raises:
+        TraceFormatError: there is none in the object of that line, or one that cannot be written to a file.
+    """
     if key not in fields:
         raise TraceFormatError(path, f"line {number}", f"must have the key {key}", ", ".join(fields))
     value = fields[key]

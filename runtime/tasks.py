@@ -1,10 +1,7 @@
 """Published tasks: their files read as prompts, and how many answers are right."""
 
-import csv
-import gzip
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -12,10 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..base.errors import ArgumentError, counted
-from ..base.files import MOST_BYTES, decode_json
 from ..traces.errors import TraceFormatError
-from ..traces.importers.reading import opened, too_long
-from .prompts import Prompt, is_right
+from .prompts import Prompt, is_right, json_lines, text_lines, text_of
 from .sandbox import FAILURES, Failure, ProcessLimits, failure_of, read_tests
 
 Form = Literal["gsm8k", "mgsm", "humaneval", "questions"]
@@ -68,33 +63,29 @@ def prompt_lines(prompts: tuple[Prompt, ...]) -> str:
 
 
 def _gsm8k(path: Path) -> Iterator[Prompt]:
-    for number, fields in _objects(path):
-        where = f"line {number}"
-        question, solution = (_text(path, where, fields, key) for key in ("question", "answer"))
+    for number, fields in json_lines(path):
+        question, solution = (text_of(path, number, fields, key) for key in ("question", "answer"))
         answer = solution.rpartition("####")[2].strip()
         if "####" not in solution or not _NUMBER.fullmatch(answer):
-            raise TraceFormatError(path, f"{where}, answer", "must end in #### and a number", solution[-40:])
+            raise TraceFormatError(path, f"line {number}, answer", "must end in #### and a number", solution[-40:])
         yield Prompt(request_id=f"gsm8k-{number:04d}", tag="gsm8k", text=question, answer=answer, check="number")
 
 
 def _mgsm(path: Path) -> Iterator[Prompt]:
     language = _LANGUAGE.search(path.name)
     tag = "mgsm" if language is None else f"mgsm-{language[1]}"
-    rows = csv.reader(_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE)
-    for number, row in enumerate(rows, start=1):
-        if len(row) != 2 or not row[0].strip() or not _NUMBER.fullmatch(row[1].strip()):
-            raise TraceFormatError(
-                path, f"line {number}", "must be a question, a tab and a number", "\t".join(row)[:60]
-            )
-        question, answer = (cell.strip() for cell in row)
-        yield Prompt(request_id=f"{tag}-{number:04d}", tag=tag, text=question, answer=answer, check="number")
+    for number, line in text_lines(path):
+        question, *answers = (cell.strip() for cell in line.split("\t"))
+        if not question or len(answers) != 1 or not _NUMBER.fullmatch(answers[0]):
+            raise TraceFormatError(path, f"line {number}", "must be a question, a tab and a number", line[:60])
+        yield Prompt(request_id=f"{tag}-{number:04d}", tag=tag, text=question, answer=answers[0], check="number")
 
 
 def _humaneval(path: Path) -> Iterator[Prompt]:
-    for number, fields in _objects(path):
+    for number, fields in json_lines(path):
         where = f"line {number}"
         name, text, entry_point, test = (
-            _text(path, where, fields, key) for key in ("task_id", "prompt", "entry_point", "test")
+            text_of(path, number, fields, key) for key in ("task_id", "prompt", "entry_point", "test")
         )
         if "def check(" not in test:
             raise TraceFormatError(path, f"{where}, test", "must define check(candidate)", test[:40])
@@ -104,7 +95,7 @@ def _humaneval(path: Path) -> Iterator[Prompt]:
 
 def _questions(path: Path) -> Iterator[Prompt]:
     seen: dict[str, int] = {}
-    for number, fields in _objects(path):
+    for number, fields in json_lines(path):
         where = f"line {number}"
         asked, turns = fields.get("question_id"), fields.get("turns")
         if not isinstance(asked, int | str) or isinstance(asked, bool) or asked == "":
@@ -115,43 +106,8 @@ def _questions(path: Path) -> Iterator[Prompt]:
         if name in seen:
             raise TraceFormatError(path, f"{where}, question_id", f"must be unique (first on line {seen[name]})", asked)
         seen[name] = number
-        yield Prompt(request_id=name, tag=_text(path, where, fields, "category"), text=turns[0])
-
-
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbered objects of a JSONL file; blank lines are skipped."""
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            fields = decode_json(line.encode("utf-8"))
-        except ValueError as error:
-            raise TraceFormatError(path, f"line {number}", f"must be JSON ({error})", line[:60]) from None
-        if not isinstance(fields, dict):
-            raise TraceFormatError(path, f"line {number}", "must be a JSON object", line[:60])
-        yield number, fields
-
-
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        with opened(path) as file:
-            raw = file.read(MOST_BYTES + 1)
-        if len(raw) > MOST_BYTES:
-            raise too_long(path, "file")
-        text = raw.decode("utf-8-sig")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise TraceFormatError(path, "file", "must be whole and compressed by gzip", str(error)) from None
-    except UnicodeDecodeError as error:
-        offender = error.object[error.start : error.end]
-        raise TraceFormatError(path, f"byte {error.start + 1}", "must be UTF-8", offender) from None
-    return iter(text.removesuffix("\n").split("\n"))  # splitlines also splits at U+2028, which a text may hold
-
-
-def _text(path: Path, where: str, fields: dict[str, Any], key: str) -> str:
-    value = fields.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise TraceFormatError(path, f"{where}, {key}", "must be a text that is not blank", value)
-    return value
+        tag, text = text_of(path, number, fields, "category"), text_of(path, number, {"turns": turns[0]}, "turns")
+        yield Prompt(request_id=name, tag=tag, text=text)
 
 
 class Score(NamedTuple):
