@@ -237,7 +237,11 @@ class MemberKV(ABC):
     def length(self, request_id: str) -> int:
         """Tokens of the request that the cache holds; 0 for an unknown one."""
         row = self.rows.get(request_id)
-        return 0 if row is None else self._length(row)
+        return self._base(request_id) + (0 if row is None else self._length(row))
+
+    def _base(self, request_id: str) -> int:
+        """Of a request's tokens, the first ones that are in shared blocks, before those in its row."""
+        return 0
 
     @abstractmethod
     def _length(self, row: int) -> int:
@@ -263,11 +267,13 @@ class MemberKV(ABC):
             return
         if num_tokens > held:
             raise ValueError(f"num_tokens must be <= {held}, what the cache holds of {request_id}, got {num_tokens}")
-        self._shorten(self.rows[request_id], num_tokens)
+        row, own = self.rows.get(request_id), num_tokens - self._base(request_id)
+        if row is not None and max(0, own) < self._length(row):
+            self._shorten(row, max(0, own))
 
     def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
         """Keep of a request its first `num_tokens` tokens and, of those after them, these, by ascending index."""
-        self._keep_path(self.rows[request_id], num_tokens, kept)
+        self._keep_path(self.rows[request_id], num_tokens - self._base(request_id), kept)
 
     @abstractmethod
     def _keep_path(self, row: int, num_tokens: int, kept: Sequence[int]) -> None:

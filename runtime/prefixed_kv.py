@@ -238,30 +238,16 @@ class PrefixedKV(MemberKV):
         """Slots of rows whose token belongs to a text, and all of the store, which has no other use."""
         return sum(self._length(row) for row in self.rows.values()) + self._size.num_tokens
 
-    def length(self, request_id: str) -> int:
-        """Tokens of the request in blocks and in its row."""
-        return self._base(request_id) + super().length(request_id)
-
     def free(self, request_id: str) -> None:
         """See `MemberKV`; its blocks are kept."""
         super().free(request_id)
         self._bases.pop(request_id, None)
 
     def roll_back(self, request_id: str, num_tokens: int) -> None:
-        base, row = self._bases.get(request_id), self.rows.get(request_id)
-        own = 0 if row is None else self._length(row)
-        below = 0 if base is None else base.num_tokens
-        if num_tokens > below + own:
-            raise ValueError(
-                f"num_tokens must be <= {below + own}, what the cache holds of {request_id}, got {num_tokens}"
-            )
-        if row is not None and num_tokens < below + own and own:
-            self._shorten(row, max(0, num_tokens - below))
-        if base is not None and num_tokens < below:
-            base.num_tokens = num_tokens
-
-    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
-        super().keep_path(request_id, num_tokens - self._base(request_id), kept)
+        super().roll_back(request_id, num_tokens)
+        base = self._bases.get(request_id)
+        if base is not None:
+            base.num_tokens = min(base.num_tokens, num_tokens)
 
     # -- blocks
 
