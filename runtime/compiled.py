@@ -110,7 +110,7 @@ def _fixed(forward: ModuleForward, tokens: Tensor, keys_values: Tensor) -> Tenso
         pad=None,
         unpad=None,
     )
-    return forward.run({"input_ids": ids}, rows * width, placement, _Whole(keys_values), slice(None))
+    return forward.run(ids.flatten(), placement, _Whole(keys_values), slice(None))
 
 
 class CompiledForward:

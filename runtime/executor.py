@@ -4,7 +4,7 @@ Also what a draft writes (`Writing`), and rolling caches back to a request's tex
 (`RollbackProcessor`). Letters: B requests, T tokens fed in all, N contexts whose logits are asked for, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -17,7 +17,7 @@ from ..decoding.results import Forward
 from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.steps import PolicyError, Step
-from .caches import Placement, Places, TreeRow, on_trees
+from .caches import MemberKV, Placement, Places, TreeRow, on_trees
 from .clock import Clock, Mark, between_s, mark
 from .features import FeatureForward
 from .forward import ModelForward
@@ -93,43 +93,18 @@ class Executor:
         Requests are in the order of the cache's rows, which have room (`StateManager.reserve`). `trees` are those of
         each request's tokens; None where they are runs. `ids` `[T]` are the tokens if they are on the device already.
         """
-        cache, device = self.manager.cache(level), self.device(level)
         if ids is None:
             # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
             flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
-            ids = torch.from_numpy(np.array(flat)).to(device)
-        counts = _noted(level, states, fed)
-        start = mark(device)
-        placement = cache.place([state.request_id for state in states], counts)
-        if trees is not None:
-            placement = on_trees(placement, cache, trees)
-        placed = mark(device)
-        if self._reader is None:
+            ids = torch.from_numpy(np.array(flat)).to(self.device(level))
+        cache, placement, done = self._placed(level, states, fed, trees)
+        if self._reader is None or level != max(self._forwards):
             logits = self._forwards[level](ids, placement, cache, keep)
         else:
-            logits = self._feed_beside(level, states, counts, ids, placement, keep)
-        self._marked.append((len(states), sum(counts), start, placed, mark(device)))
-        return logits
-
-    def _feed_beside(
-        self,
-        level: int,
-        states: Sequence[RequestState],
-        counts: Sequence[int],
-        ids: Tensor,
-        placement: Placement,
-        keep: Places,
-    ) -> Tensor:
-        """`[N, V]` logits in a pool with a member that reads the target's states: these are stored."""
-        assert self._reader is not None
-        if level == self._reader[0]:
-            raise ValueError("a member that reads states is fed by feed_after")
-        forward, cache = self._forwards[level], self.manager.cache(level)
-        if level != max(self._forwards):
-            return forward(ids, placement, cache, keep)
-        logits, hidden = forward.with_states(ids, placement, cache, keep)
-        for state, part in zip(states, torch.split(hidden, list(counts)), strict=True):
-            state.known.put_target(len(state.fed[level]) - len(part), part)
+            logits, hidden = self._forwards[level].with_states(ids, placement, cache, keep)
+            for state, part in zip(states, torch.split(hidden, list(placement.counts)), strict=True):
+                state.known.put_target(len(state.fed[level]) - len(part), part)
+        done()
         return logits
 
     def feed_after(
@@ -146,15 +121,34 @@ class Executor:
             `[N, V]` logits and `[N, W]` its own states, after the kept tokens. Letter: W hidden size.
         """
         assert self._reader is not None
+        ids = torch.tensor([token for tokens in fed for token in tokens], device=self.device(level))
+        cache, placement, done = self._placed(level, states, fed)
+        logits, own = self._reader[1].after(ids, before, placement, cache, keep)
+        done()
+        return logits, own[keep]
+
+    def _placed(
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        fed: Sequence[list[int]],
+        trees: Sequence[TreeRow] | None = None,
+    ) -> tuple[MemberKV, Placement, Callable[[], None]]:
+        """A forward's cache, its place there, and what notes its seconds once it has run; notes its tokens as fed."""
         cache, device = self.manager.cache(level), self.device(level)
-        ids = torch.tensor([token for tokens in fed for token in tokens], device=device)
-        counts = _noted(level, states, fed)
+        for state, tokens in zip(states, fed, strict=True):
+            held = state.fed.get(level)
+            if held is None:
+                state.fed[level] = list(tokens)
+            else:
+                held += tokens
+        counts = [len(tokens) for tokens in fed]
         start = mark(device)
         placement = cache.place([state.request_id for state in states], counts)
+        if trees is not None:
+            placement = on_trees(placement, cache, trees)
         placed = mark(device)
-        logits, own = self._reader[1].after(ids, before, placement, cache, keep)
-        self._marked.append((len(states), len(ids), start, placed, mark(device)))
-        return logits, own[keep]
+        return cache, placement, lambda: self._marked.append((len(states), sum(counts), start, placed, mark(device)))
 
     def begin(self) -> None:
         """Begin an operation: forget earlier forwards."""
@@ -169,17 +163,6 @@ class Executor:
             self._forwards_run.append((rows, tokens, 1, between_s(start, end)))
         self._marked.clear()
         return self._forwards_run
-
-
-def _noted(level: int, states: Sequence[RequestState], fed: Sequence[list[int]]) -> list[int]:
-    """Note that a member's cache now holds these tokens of each request too; returns their number."""
-    for state, tokens in zip(states, fed, strict=True):
-        held = state.fed.get(level)
-        if held is None:
-            state.fed[level] = list(tokens)
-        else:
-            held += tokens
-    return [len(tokens) for tokens in fed]
 
 
 def kept_last(device: torch.device, feeds: Sequence[Sequence[int]], counts: Sequence[int]) -> slice | Tensor:

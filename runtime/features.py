@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .caches import MemberKV, Placement, Places
-from .forward import ModuleForward
-from .fused import FusedForward, PaddedForward
+from .forward import ModelForward, WrappedForward
 from .refusals import BrokenRuleError, in_words
 
 INPUT, WEIGHT = "fc", "fc.weight"
@@ -62,22 +61,15 @@ def read_input_weight(location: Path | str) -> Tensor:
     raise BrokenRuleError(f"must hold every weight ({WEIGHT} is missing)")
 
 
-class FeatureForward:
-    """A model with an input layer (`give_input`). The caller of `after` gives the states it reads.
+class FeatureForward(WrappedForward):
+    """A model with an input layer (`give_input`), whose layers and head are `body`.
 
-    `model` is in evaluation mode; `body` is its layers and its head, None: the model's own modules.
-
-    Raises:
-        ValueError: as of `ModuleForward`.
+    The caller of `after` gives the states it reads.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, body: FusedForward | ModuleForward | PaddedForward | None = None
-    ) -> None:
-        self._body = ModuleForward(model) if body is None else body
+    def __init__(self, model: PreTrainedModel, body: ModelForward) -> None:
+        super().__init__(body)
         self._model = model
-        self.name, self.kv_shape, self.slot_cache = self._body.name, self._body.kv_shape, self._body.slot_cache
-        self.width = int(model.config.hidden_size)
 
     @torch.inference_mode()
     def after(
@@ -88,7 +80,7 @@ class FeatureForward:
         Returns:
             `[N, V]` logits after the kept tokens, and its own states `[T, W]`.
         """
-        return self._body.on_inputs(inputs_of(self._model, ids, states), placement, cache, keep)
+        return self._inner.with_states(inputs_of(self._model, ids, states), placement, cache, keep)
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
         """With states of zeros: for timing, which does not depend on states. The logits are of no use."""
@@ -96,7 +88,8 @@ class FeatureForward:
 
     def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """As a call, with its own states."""
-        zeros = torch.zeros((len(ids), self.width), dtype=self.kv_shape.dtype, device=self.kv_shape.device)
+        shape, width = self.kv_shape, int(self._model.config.hidden_size)
+        zeros = torch.zeros((len(ids), width), dtype=shape.dtype, device=shape.device)
         return self.after(ids, zeros, placement, cache, keep)
 
 

@@ -126,7 +126,9 @@ class ModelForward(Protocol):
         """
 
     def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """As a call, and the last hidden states `[T, H]` of all tokens, after the final norm. Letter: H hidden size.
+        """As a call, and the last hidden states `[T, W]` of all tokens, after the final norm. Letter: W hidden size.
+
+        In place of tokens, `ids` may be inputs `[T, W]` of the first layer.
 
         Raises:
             ValueError: a forward that does not return them.
@@ -239,26 +241,16 @@ class ModuleForward:
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
-        return self.run({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
+        return self.run(ids, placement, cache, keep)
 
     @torch.inference_mode()
     def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        return self._with_states({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
-
-    @torch.inference_mode()
-    def on_inputs(self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """As `with_states`, from inputs `[T, W]` of the first layer in place of tokens. Letter: W hidden size."""
-        return self._with_states({"inputs_embeds": placement.padded(inputs)}, len(inputs), placement, cache, keep)
-
-    def _with_states(
-        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Places
-    ) -> tuple[Tensor, Tensor]:
         found: list[Tensor] = []
         # Not its base model, which OPT does not use.
         decoder = self._model.get_decoder()
         watch = decoder.register_forward_hook(lambda *said: found.append(said[-1].last_hidden_state))
         try:
-            logits = self.run(inputs, count, placement, cache, keep)
+            logits = self.run(ids, placement, cache, keep)
         finally:
             watch.remove()
         if not found:
@@ -266,12 +258,11 @@ class ModuleForward:
             raise ValueError(f"model must call its decoder, whose last hidden states are read, got {name}")
         return logits, placement.unpadded(found[0])
 
-    def run(
-        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: KeysValues, keep: Places
-    ) -> Tensor:
-        """As a call, of T tokens, `count`, with the names that the model expects; to be called in inference mode."""
+    def run(self, ids: Tensor, placement: Placement, cache: KeysValues, keep: Places) -> Tensor:
+        """As a call, to be called in inference mode; `ids` may be inputs of the first layer."""
         num_layers, device = self.kv_shape.num_layers, self.kv_shape.device
-        columns, pick = _kept_columns(count, device, placement, keep)
+        columns, pick = _kept_columns(len(ids), device, placement, keep)
+        inputs = {"inputs_embeds" if ids.is_floating_point() else "input_ids": placement.padded(ids)}
         positions = placement.positions
         if isinstance(positions, slice):
             positions = torch.arange(positions.start, positions.stop, device=device)

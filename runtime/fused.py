@@ -16,7 +16,6 @@ rows of the target's table.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +29,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from .caches import KVShape, MemberKV, Placement, Places, SlotCache, let_go, trim
-from .compiled import CompiledForward
-from .forward import ModuleForward, WrappedForward, layer_windows, within_window
+from .forward import ModelForward, WrappedForward, layer_windows, within_window
 from .pools.heads import SubsetHead
 from .prefixed_kv import SharedAttention
 from .products import Multiplier, ProductChooser
@@ -340,16 +338,7 @@ class FusedForward:
 
     @torch.inference_mode()
     def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        return self._with_states(functional.embedding(ids, self._embedding), placement, cache, keep)
-
-    @torch.inference_mode()
-    def on_inputs(self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """As `ModuleForward.on_inputs`."""
-        return self._with_states(inputs.clone(), placement, cache, keep)
-
-    def _with_states(
-        self, hidden: Tensor, placement: Placement, cache: MemberKV, keep: Places
-    ) -> tuple[Tensor, Tensor]:
+        hidden = ids.clone() if ids.is_floating_point() else functional.embedding(ids, self._embedding)
         states = self._norm(self._layered(hidden, placement, cache))
         return self._logits(states[keep]), states
 
@@ -430,9 +419,9 @@ class TokenRows:
 class PaddedForward(WrappedForward):
     """A member's forward over the pool's vocabulary: `inner` is over its own, `rows` maps them."""
 
-    def __init__(self, inner: FusedForward | ModuleForward | CompiledForward, rows: TokenRows) -> None:
+    def __init__(self, inner: ModelForward, rows: TokenRows) -> None:
         super().__init__(inner)
-        self._own, self._rows = inner, rows
+        self._rows = rows
 
     def ids(self, ids: Tensor) -> Tensor:
         """Ids as the member reads them: a row of the target that it lacks (no token has it) becomes its last row.
@@ -440,7 +429,7 @@ class PaddedForward(WrappedForward):
         Only an untrained target writes such a row. Its next tokens do not depend on this.
         """
         rows = self._rows
-        return ids if rows.own >= rows.width else ids.clamp(max=rows.own - 1)
+        return ids if rows.own >= rows.width or ids.is_floating_point() else ids.clamp(max=rows.own - 1)
 
     @torch.inference_mode()
     def logits(self, logits: Tensor, placement: Placement) -> Tensor:
@@ -453,16 +442,7 @@ class PaddedForward(WrappedForward):
         whole[..., : rows.said] = logits[..., : rows.said]
         return whole
 
-    def on_inputs(self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
-        """As `ModuleForward.on_inputs`."""
-        assert not isinstance(self._own, CompiledForward)  # its states are never read
-        logits, states = self._own.on_inputs(inputs, placement, cache, keep)
-        return self.logits(logits, placement), states
 
-
-Inner = TypeVar("Inner", bound=FusedForward | ModuleForward | CompiledForward)
-
-
-def over_rows(forward: Inner, rows: TokenRows | None) -> Inner | PaddedForward:
+def over_rows(forward: ModelForward, rows: TokenRows | None) -> ModelForward:
     """A forward over the pool's vocabulary; the same where that is the member's own."""
     return forward if rows is None else PaddedForward(forward, rows)

@@ -21,10 +21,10 @@ from ...decoding.pool import Member, Pool
 from ...decoding.prompt_lookup import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..features import FeatureForward
-from ..forward import ModelForward, ModuleForward, attention_of, check_masks, kv_shape_of
+from ..forward import ModelForward, attention_of, check_masks, kv_shape_of
 from ..forward_choice import choose_forward, only_product
 from ..forward_kinds import ForwardKind
-from ..fused import FusedForward, PaddedForward, TokenRows
+from ..fused import TokenRows
 from ..products import ProductChooser, timing_bytes
 from ..ranks import Ranks
 from ..tokenizers import Alignment, num_token_ids
@@ -227,10 +227,7 @@ class LoadedMembers:
             products=self._product_chooser(only_product(kind)),
             rows=self.rows(level),
         )
-        if not member.from_features:
-            return made
-        assert isinstance(made, FusedForward | ModuleForward | PaddedForward)  # compiled ones are left out
-        return FeatureForward(member.model, made)
+        return FeatureForward(member.model, made) if member.from_features else made
 
     def rows(self, level: int) -> TokenRows | None:
         """How the tokens of the member at `level` map to the target's; None where they are the same.
