@@ -4,7 +4,7 @@ A price list can stand in for the clock, so that a policy that weighs seconds se
 `TimedPolicy` measures a policy's own seconds.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -79,6 +79,15 @@ def between_s(first: Mark, last: Mark) -> float:
         return last - first
     last.synchronize()
     return float(first.elapsed_time(last)) / 1e3
+
+
+def timed(action: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call on the device, after all its work before: by its own events on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = mark(device)
+    action()
+    return between_s(start, mark(device))
 
 
 class Prices(Protocol):

@@ -147,12 +147,6 @@ class ForcedPool(LoadedMembers):
 
     name: str
 
-    @property
-    def vocab_size(self) -> int:
-        """The vocabulary of all members."""
-        model: Any = self.target.model
-        return int(model.config.vocab_size)
-
     @staticmethod
     def load(path: Path, *, threads: int = 1) -> "ForcedPool":
         """Make the models of the forced pool at `path`, a pool file or its folder, each on its device.

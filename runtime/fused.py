@@ -270,17 +270,17 @@ def _by_length(inputs: Tensor, scaled: Tensor, floor: Tensor) -> Tensor:
 
 
 class FusedForward:
-    """A model of the Llama family, one that `fused_supports`.
+    """A model of the Llama family.
 
     Args:
-        model: one that `fused_supports`.
+        model: one that `fused_supports`, which is not checked again.
         share_weights: lay the weights out again and re-point the model's parameters to views of them; values, shapes
             and sharing with other models do not change, strides do. False leaves the model unchanged.
         context_tokens: positions there are, >= 1.
         products: chooses how weights are multiplied; None makes a new chooser.
 
     Raises:
-        ValueError: a model that is not supported, no positions, or a product that does not work here.
+        ValueError: a product that does not work here.
     """
 
     name = "fused"
@@ -297,11 +297,6 @@ class FusedForward:
         products: ProductChooser | None = None,
     ) -> None:
         products = products or ProductChooser()
-        reason = fused_supports(model)
-        if reason is not None:
-            raise ValueError(reason)
-        if context_tokens < 1:
-            raise ValueError(f"context_tokens must be >= 1, got {context_tokens}")
         decoder = model.model
         attention = decoder.layers[0].self_attn
         self.kv_shape = KVShape(

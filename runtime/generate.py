@@ -126,9 +126,8 @@ def read_memory(kv_cache: CacheKind, limit_bytes: object) -> Memory:
     """How keys and values are kept; raises ValueError for an unknown cache or a limit that is no number of bytes."""
     if kv_cache not in CACHES:
         raise ValueError(f"kv_cache must be one of {', '.join(CACHES)}, got {shown(kv_cache)}")
-    if limit_bytes is None:
-        return Memory(cache=kv_cache)
-    return Memory(cache=kv_cache, limit_bytes=whole("kv_limit_bytes", limit_bytes))
+    limit = None if limit_bytes is None else whole("kv_limit_bytes", limit_bytes)
+    return Memory(cache=kv_cache, limit_bytes=limit)
 
 
 def whole(option: str, value: object) -> int:

@@ -16,7 +16,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from statistics import median
-from time import perf_counter
 from typing import cast
 
 import numpy as np
@@ -27,6 +26,7 @@ from torch.nn import functional
 
 from ..decoding.prefix_cache import Entered, Hit, PrefixCacheSize
 from .caches import NO_MEMORY, SLOT_STEP, KVShape, MaskCache, MemberKV, Placement, Places, Prefix, SlotCache, zeros
+from .clock import timed
 from .forward_kinds import SharedKind
 from .products import KnownChoices
 
@@ -172,22 +172,14 @@ class SharedAttention:
             what = f"attention of up to {rows} rows of {count} over {common} shared and {own}: {self._what}"
             known = self._known.get(what, 1)
             if not known:
-                known = [SHARED if _seconds(shared, queries) < _seconds(alone, queries) else ALONE]
+                # The first run of each has one-time costs.
+                shared_s, alone_s = (
+                    median([timed(attend, queries.device) for _ in range(_RACES + 1)][1:]) for attend in (shared, alone)
+                )
+                known = [SHARED if shared_s < alone_s else ALONE]
                 self._known.note(what, known)
             found = self._chosen[like] = known[0] == SHARED
         return found
-
-
-def _seconds(attend: Callable[[], Tensor], queries: Tensor) -> float:
-    """Seconds of `attend`, the median of a few runs."""
-    taken = []
-    for _ in range(_RACES + 1):
-        start_s = perf_counter()
-        attend()
-        if queries.device.type == "cuda":
-            torch.cuda.synchronize(queries.device)
-        taken.append(perf_counter() - start_s)
-    return median(taken[1:])
 
 
 class _Base:

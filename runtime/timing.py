@@ -1,10 +1,9 @@
-"""Timing of calls on a device, the machine in words, and seconds of a step of the target alone.
+"""The machine in words, and seconds of a step of the target alone.
 
 `plain_step_s` is the baseline that shows whether speculation paid.
 """
 
 import os
-from collections.abc import Callable
 from math import nan
 from statistics import median
 
@@ -16,19 +15,9 @@ from ..decoding.results import Judged
 from ..decoding.session import Session
 from ..decoding.steps import Verify
 from ..traces.meta import Sampling
-from .clock import between_s, mark
 from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .world import TorchWorld
-
-
-def timed(action: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call on the device, whose queue must be empty: by its own events on a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = mark(device)
-    action()
-    return between_s(start, mark(device))
 
 
 def hardware(device: torch.device | None = None) -> str:

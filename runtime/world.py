@@ -144,9 +144,7 @@ class TorchWorld:
         elif self._make_noise is not None:
             noise = self._make_noise(session.request_id)
         else:
-            target = self.pool.target.model
-            assert target is not None
-            noise = noise_of(self.sampling, session.request_id, int(target.config.vocab_size))
+            noise = noise_of(self.sampling, session.request_id, self.pool.vocab_size)
         self.manager.open(RequestState(session, self._num_opened, noise=noise, chance=chance))
 
     def close(self, session: Session) -> None:

@@ -136,6 +136,11 @@ class LoadedMembers:
         return self.members[-1]
 
     @property
+    def vocab_size(self) -> int:
+        """Rows of the table that the target's token ids are looked up in."""
+        return table_rows(self.target)
+
+    @property
     def feature_level(self) -> int | None:
         """Level of the member that drafts from the target's states; None if there is none."""
         return next((level for level, member in enumerate(self.members) if member.from_features), None)
@@ -237,7 +242,7 @@ class LoadedMembers:
         member = self.members[level]
         if member.model is None or member is self.target or member.tokenizer is not None:
             return None
-        own, width = table_rows(member), table_rows(self.target)
+        own, width = table_rows(member), self.vocab_size
         said = min(own, width, width if self.tokenizer is None else num_token_ids(self.tokenizer))
         return None if own == width == said else TokenRows(own=own, said=said, width=width)
 

@@ -53,10 +53,8 @@ def fetched_origin(hub_id: str, location: Path | str) -> str | None:
     rule = f"must say wheel, file and sha256; remove {folder} to have the model fetched again"
     try:
         said = decode_json(origin.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{origin}: {rule}, got {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{origin}: {rule}, got {error}") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{origin}: {rule}, got {getattr(error, 'strerror', error)}") from None
     told = [said.get(key) if isinstance(said, dict) else None for key in ("wheel", "file", "sha256")]
     if not all(isinstance(text, str) and text for text in told):
         raise ValueError(f"{origin}: {rule}, got {kind_of_json(said)} without them")

@@ -17,8 +17,8 @@ from ...base.errors import ArgumentError
 from ...base.terminal import Progress
 from ...traces.meta import CostTable
 from ...traces.profile import Profile, ProfiledForwards
+from ..clock import timed
 from ..pools.pool import ModelPool
-from ..timing import timed
 from .forwards import RowsHeld, drift_of, median_and_spread
 from .probe import ShapeKey
 

@@ -32,10 +32,9 @@ from ...traces.profile import (
     UnevenRows,
 )
 from ..caches import total_bytes
-from ..clock import Clock, between_s, mark
+from ..clock import Clock, timed
 from ..forward import ModelForward
 from ..pools.members import LoadedMember, table_of_its_own
-from ..timing import timed
 from .probe import Journal, ShapeKey
 
 # Forwards before the timed ones, and timed ones: outer caches need about ten repeats to settle on what is read
@@ -336,11 +335,7 @@ def copied_bytes_per_s(device: torch.device) -> float:
     size = min(_COPIED_BYTES, int(_MOST_SHARE * total_bytes(device)))
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    taken = []
-    for _ in range(_COPIES + 1):
-        start = mark(device)
-        target.copy_(source)
-        taken.append(between_s(start, mark(device)))
+    taken = [timed(lambda: target.copy_(source), device) for _ in range(_COPIES + 1)]
     return 2 * size / median(taken[1:])
 
 

@@ -255,7 +255,7 @@ def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, p
     room = max(len(tokens) for _, tokens in requests) + options.room
     row_bytes = room * sum(forward.bytes_per_context for forward in forwards)
     num_rows = max(_LEAST_ROWS, max(_ROWS_BYTES, pool.weight_bytes // _SHARE_OF_WEIGHTS) // row_bytes)
-    size = group_size(_vocab_size(pool), options.max_new_tokens, num_rows)
+    size = group_size(pool.vocab_size, options.max_new_tokens, num_rows)
     groups = [range(start, min(start + size, len(requests))) for start in range(0, len(requests), size)]
     missing = [group for group in groups if not all(there[number] for number in group)]
     done = len(requests) - sum(map(len, missing))
@@ -265,7 +265,7 @@ def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, p
         told = GroupProgress(progress, options)
         for group in missing:
             # The whole group, even if some requests are finished: rounding depends on what runs together.
-            noises = [noise_of(options.sampling, requests[number][0].request_id, _vocab_size(pool)) for number in group]
+            noises = [noise_of(options.sampling, requests[number][0].request_id, pool.vocab_size) for number in group]
             recorders = [
                 RequestRecorder(len(forwards), requests[number][1], options, noise)
                 for number, noise in zip(group, noises, strict=True)
@@ -383,11 +383,6 @@ def _recorded(pool: ModelPool) -> list[LoadedMember]:
     return [member for member in pool.members if member.model is not None]
 
 
-def _vocab_size(pool: ModelPool) -> int:
-    target: Any = pool.target.model
-    return int(target.config.vocab_size)
-
-
 def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
     """The metadata except seconds and near ties, which are known later; raises ValueError for bad values."""
     target: Any = pool.target.model
@@ -398,7 +393,7 @@ def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
         models=tuple(model_info(member, submodel_of=_owner(pool, member)) for member in _recorded(pool)),
         ngram=ngram_info(pool.members),
         features=reader and FeatureDepths(model=_recorded(pool)[reader[0]].name, depths=reader[1]),
-        vocab_size=_vocab_size(pool),
+        vocab_size=pool.vocab_size,
         eos_token_ids=pool.eos_token_ids,
         tokenizer_sha256=pool.tokenizer_sha256,
         sampling=options.sampling,

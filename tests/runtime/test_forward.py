@@ -260,8 +260,6 @@ def test_reasons_against_a_fused_forward(make, reason, modules_run):
     model = make()
     with pytest.raises(ValueError, match=reason):
         chosen(model)
-    with pytest.raises(ValueError, match=reason):
-        FusedForward(model, share_weights=True, context_tokens=CONTEXT)
     if modules_run:
         forward = chosen(model, "auto")
         assert forward.name == "modules"
@@ -308,7 +306,6 @@ def test_choices_out_of_range():
     for call, told in (
         (lambda: chosen(model, "fast"), r"`forward` must be one of auto, fused, modules, fused:plain, .*, got 'fast'"),
         (lambda: chosen(model, "auto", context_tokens=5), "context_tokens must be >= 6, got 5"),
-        (lambda: FusedForward(model, share_weights=True, context_tokens=0), "context_tokens must be >= 1, got 0"),
         (lambda: ModuleForward(tiny_decoder("qwen2", layer_types=chunked)), "layer_types must be .* got .*chunked"),
     ):
         with pytest.raises(ValueError, match=told):

@@ -15,7 +15,7 @@ from paceline.decoding.results import DRAFT, VERIFY
 from paceline.policies import make_policy
 from paceline.runs.log import RunLedger
 from paceline.runtime import clock as clock_module
-from paceline.runtime.clock import Clock
+from paceline.runtime.clock import Clock, timed
 from paceline.runtime.decode import sessions_of
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.profiling import costs as costs_module
@@ -31,7 +31,7 @@ from paceline.runtime.profiling.forwards import (
 )
 from paceline.runtime.profiling.probe import Journal, ProbedForward, ProbedOp, longer_in_decoding
 from paceline.runtime.threads import Memory
-from paceline.runtime.timing import hardware, timed
+from paceline.runtime.timing import hardware
 from paceline.runtime.world import TorchWorld
 from paceline.traces.profile import (
     BatchShape,
@@ -179,7 +179,7 @@ def test_an_embedding_table_counts_only_where_it_is_the_head_too(tied, dtype):
 
 def test_copying_reads_and_writes_each_byte(monkeypatch):
     marks = count(0.0, step=2.0)  # so every copy takes two seconds
-    monkeypatch.setattr(forwards_module, "mark", lambda _: next(marks))
+    monkeypatch.setattr(clock_module, "mark", lambda _: next(marks))
     monkeypatch.setattr(forwards_module, "_COPIED_BYTES", 2**20)
     assert copied_bytes_per_s(torch.device("cpu")) == 2**20
 
