@@ -93,15 +93,6 @@ WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 UNUSED_INPUTS = ("attention_mask", "position_ids", *CACHE_ARGUMENTS, "use_cache", "logits_to_keep")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Where answers end."""
-
-    max_length: int  # tokens of padded prompt and answer together
-    eos: tuple[int, ...]  # tokens that end an answer; none, or those of `generate()`
-    stops: tuple[StopStringCriteria, ...]  # criteria that end an answer at a stop string
-
-
 def check_autocast(model: PreTrainedModel) -> None:
     """Raises ValueError inside `torch.autocast`, which would run some operations in another format than the weights."""
     if torch.is_autocast_enabled(model.device.type):
@@ -177,8 +168,11 @@ def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: Sampli
         raise ours or ValueError(f"{first['loc'][0]}: {first['msg']}, got {shown(first['input'])}") from None
 
 
-def read_limits(criteria: Sequence[object]) -> Limits:
-    """Where answers end; raises ValueError for a criterion that is not honoured."""
+def read_limits(criteria: Sequence[object]) -> tuple[int, tuple[int, ...], tuple[StopStringCriteria, ...]]:
+    """Where answers end: most tokens of padded prompt and answer together, `Call.eos` and `Call.stops`.
+
+    Raises ValueError for a criterion that is not honoured.
+    """
     max_length, eos, stops = inf, list[int](), list[StopStringCriteria]()
     for criterion in criteria:
         given: Any = criterion
@@ -194,7 +188,7 @@ def read_limits(criteria: Sequence[object]) -> Limits:
             raise ValueError(f"stopping_criteria must be stop strings at most, got {type(criterion).__name__}")
     if max_length == inf:
         raise ValueError("max_new_tokens or max_length must be given, got neither")
-    return Limits(max_length=int(max_length), eos=tuple(dict.fromkeys(eos)), stops=tuple(stops))
+    return int(max_length), tuple(dict.fromkeys(eos)), tuple(stops)
 
 
 def read_prompts(input_ids: Tensor, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
@@ -326,7 +320,8 @@ class Call:
     prompts: tuple[tuple[int, ...], ...]  # its rows without padding
     budget: int  # most tokens of an answer
     config: GenerationConfig  # as `generate()` prepared it
-    limits: Limits
+    eos: tuple[int, ...]  # tokens that end an answer; none, or those of `generate()`
+    stops: tuple[StopStringCriteria, ...]  # criteria that end an answer at a stop string
     sampling: Sampling
     memory: Memory
     lookup: LookupRule | None  # the rule of `ngram`; None for none
@@ -385,12 +380,12 @@ def read_call(
         raise ValueError(f"on_log must be a function that takes the run log, got {shown(on_log)}")
     memory = read_memory(kv_cache, kv_limit_bytes)
     chance = read_sampling(processors, do_sample=bool(config.do_sample), mode=sampling)
-    limits = read_limits([*criteria, *_stop_criteria(stop_strings, tokenizer)])
+    max_length, eos, stops = read_limits([*criteria, *_stop_criteria(stop_strings, tokenizer)])
     check_num_answers(config, do_sample=chance.mode != "greedy")
     prompts = read_prompts(input_ids, inputs)
     if len(prompts) > 1 and streamer is not None:
         raise ValueError(f"streamer must be for a batch of 1, got a batch of {len(prompts)}")
-    if len(prompts) > 1 and limits.stops and not limits.eos:
+    if len(prompts) > 1 and stops and not eos:
         raise ValueError(
             "stop_strings for more than one row need eos_token_id (without it generate() continues after them), "
             f"got a batch of {len(prompts)}"
@@ -398,9 +393,10 @@ def read_call(
     return Call(
         input_ids=input_ids,
         prompts=tuple(prompts),
-        budget=limits.max_length - input_ids.shape[1],
+        budget=max_length - input_ids.shape[1],
         config=config,
-        limits=limits,
+        eos=eos,
+        stops=stops,
         sampling=chance,
         memory=memory,
         lookup=lookup,
@@ -426,8 +422,8 @@ def answered(call: Call, pool: LoadedMembers) -> Tensor | GenerateDecoderOnlyOut
             tag="",
             prompt=prompt,
             budget=call.budget,
-            eos=frozenset(call.limits.eos),
-            ending=_ending(call.limits, ids),
+            eos=frozenset(call.eos),
+            ending=_ending(call.stops, ids),
         )
         for row, (prompt, ids) in enumerate(zip(call.prompts, call.input_ids.tolist(), strict=True))
     ]
@@ -470,18 +466,18 @@ def _stop_criteria(stop_strings: str | Sequence[str] | None, tokenizer: object) 
     return [StopStringCriteria(tokenizer, texts)]
 
 
-def _ending(limits: Limits, padded: list[int]) -> Ending | None:
+def _ending(stops: Sequence[StopStringCriteria], padded: list[int]) -> Ending | None:
     """An `Ending` at stop strings, which may begin in the prompt."""
-    if not limits.stops:
+    if not stops:
         return None
     # The criteria read no more tokens than that: one for each byte of the longest string.
-    most = max((len(text.encode()) for stop in limits.stops for text in stop.stop_strings), default=0)
+    most = max((len(text.encode()) for stop in stops for text in stop.stop_strings), default=0)
     before = padded[-most:]
 
     def ending(emitted: list[int], num_before: int) -> int | None:
         for end in range(num_before + 1, len(emitted) + 1):
             tail = torch.tensor([before + emitted[max(0, end - most) : end]])
-            if any(bool(stop(tail, None).any()) for stop in limits.stops):
+            if any(bool(stop(tail, None).any()) for stop in stops):
                 return end
         return None
 
@@ -490,7 +486,7 @@ def _ending(limits: Limits, padded: list[int]) -> Ending | None:
 
 def _joined(call: Call, answers: Sequence[list[int]]) -> Tensor:
     """`[B, T + longest answer]`; shorter answers are padded as in `generate()`, with the first eos by default."""
-    longest, eos, input_ids = max(map(len, answers)), call.limits.eos, call.input_ids
+    longest, eos, input_ids = max(map(len, answers)), call.eos, call.input_ids
     given = call.config.pad_token_id
     padding = int(given) if given is not None else eos[0] if eos else 0
     rows = [answer + [padding] * (longest - len(answer)) for answer in answers]
@@ -574,7 +570,7 @@ def generate(
         lookup=call.lookup,
         slims=read_slims(skip_layers),
         context_tokens=max(CHECKED_POSITIONS, call.longest_context),
-        eos_token_ids=call.limits.eos,
+        eos_token_ids=call.eos,
         names=assistant_names,
         target_tokenizer=target_tokenizer,
         assistant_tokenizers=assistant_tokenizers,

@@ -233,7 +233,7 @@ class Prepared:
         )
         lookup = None if call.lookup is None else describe_lookup(NGRAM, call.lookup)
         pool = self._ready(call.longest_context)
-        return answered(call, pool.for_texts(eos_token_ids=call.limits.eos, lookup=lookup))
+        return answered(call, pool.for_texts(eos_token_ids=call.eos, lookup=lookup))
 
     def _ready(self, context_tokens: int) -> LoadedMembers:
         """The models with room for a context: those prepared before, if they still fit."""
