@@ -556,16 +556,25 @@ def find_slims(
     if any(budget.is_bayesian(comb(num_layers, count)) for count in skipped.values()):
         load_optuna(BAYESIAN)  # raises before any work if it is not installed
     calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens)
-    found, num_trials = _search(model, skipped, calibration, budget)
-    candidates = [*found]
+    num_trials = sum(budget.num_trials(comb(num_layers, count)) for count in skipped.values())
+    candidates = []
+    with Progress("trying masks", num_trials) as progress:
+
+        def evaluate(mask: Mask) -> Distance:
+            distance = measure_distance(make_submodel(model, mask), calibration)
+            progress.advance()
+            return distance
+
+        for name, count in skipped.items():
+            candidates.append((name, best_trial(search_masks(evaluate, num_layers, count, budget))))
     for name, mask in (baselines or {}).items():
         distance = measure_distance(make_submodel(model, mask), calibration)
         candidates.append((name, SlimTrial(skip_layers=mask, distance=distance, how="pool")))
     seconds = verify_seconds(pool, [trial.skip_layers for _, trial in candidates])
     rows = mark_dominated([_timed(name, trial, seconds, model) for name, trial in candidates])
     return Frontier(
-        found=rows[: len(found)],
-        baselines=rows[len(found) :],
+        found=rows[: len(skipped)],
+        baselines=rows[len(skipped) :],
         target_s=seconds[0],
         num_layers=num_layers,
         num_tokens=calibration.num_tokens,
@@ -588,28 +597,6 @@ def target_with_layers(pool: ModelPool) -> PreTrainedModel:
     except ValueError as error:
         raise ValueError(f"target {pool.target.name}: {error}") from error
     return model
-
-
-def _search(
-    model: PreTrainedModel,
-    skipped: Mapping[str, int],
-    calibration: Calibration,
-    budget: Budget,
-) -> tuple[list[tuple[str, SlimTrial]], int]:
-    """The best mask of each share by its name, and the number of tried ones."""
-    num_layers = int(model.config.num_hidden_layers)
-    total = sum(budget.num_trials(comb(num_layers, count)) for count in skipped.values())
-    found = []
-    with Progress("trying masks", total) as progress:
-
-        def evaluate(mask: Mask) -> Distance:
-            distance = measure_distance(make_submodel(model, mask), calibration)
-            progress.advance()
-            return distance
-
-        for name, count in skipped.items():
-            found.append((name, best_trial(search_masks(evaluate, num_layers, count, budget))))
-    return found, total
 
 
 def _timed(name: str, trial: SlimTrial, seconds: Mapping[int, float], model: PreTrainedModel) -> SlimFound:
