@@ -64,8 +64,6 @@ def within_window(looks: Tensor, window: int) -> Tensor:
 class LayerMasks:
     """Turns what tokens may attend to into a model's `attention_mask`.
 
-    The attribute `windows` is as of `layer_windows`.
-
     Raises:
         ValueError: kinds of layers or of attention that are not supported.
     """
@@ -75,7 +73,7 @@ class LayerMasks:
         if found != wanted:
             # One kind takes a mask of bools, the other adds it to the scores: silently wrong.
             raise ValueError(f"attention must be {wanted!r}, got {found!r}")
-        self.windows = layer_windows(config)
+        self._windows = layer_windows(config)
         self._by_kind = getattr(config, "layer_types", None) is not None
         self._eager = wanted == "eager"
 
@@ -84,7 +82,7 @@ class LayerMasks:
 
         `looks` is `[B, 1, Q, S]` bool, where a token may attend: its text so far. `dtype` is the model's.
         """
-        window = next((window for window in self.windows if window is not None), None)
+        window = next((window for window in self._windows if window is not None), None)
         if window is None:
             return self._shaped(looks, dtype)
         narrow = self._shaped(within_window(looks, window), dtype)

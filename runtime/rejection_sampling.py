@@ -98,7 +98,7 @@ def residual(target_probs: Tensor, draft_probs: Tensor | None, token: int) -> Te
 def judge(
     tokens: Sequence[int], draft_probs: Sequence[Tensor | None], target_probs: Tensor, chance: Chance
 ) -> tuple[int, int]:
-    """(how many of K drafted tokens a verifier accepts, the token it adds itself).
+    """(how many of K drafted tokens a verifier accepts, 0 to K, the token it adds after them itself).
 
     Draws once per token up to the first rejected one, then for the verifier's own token.
 
@@ -108,10 +108,6 @@ def judge(
             of its drafter; None where that is a drafter without a distribution.
         target_probs: `[K + 1, V]` of the verifier, before each token and after the last.
         chance: of the request.
-
-    Returns:
-        The number accepted, 0 to K, and the token after them: the replacement of the rejected one, or one more from
-            `target_probs[K]`.
 
     Raises:
         ValueError: lengths that do not fit, or a token its drafter cannot have drawn.

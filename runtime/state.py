@@ -294,7 +294,6 @@ class StateManager:
         return [cache for cache in self.caches.values() if cache.shape.device == device]
 
     def _reserved(self, level: int, wanted: dict[str, list[int]]) -> bool:
-        """Whether the cache now has memory for the tokens."""
         cache = self.cache(level)
         counts, further = zip(*wanted.values(), strict=True)
         extra = cache.extra_bytes(list(wanted), counts, further)

@@ -195,8 +195,6 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spans:
-    """The text of a draft."""
-
     text: str  # of its longest part without half a character at the end
     ends: frozenset[int]  # lengths of `text` at which a token of the draft ends, 0 included
     is_whole: bool  # whether that part is the whole draft

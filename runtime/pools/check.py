@@ -91,7 +91,6 @@ class _Checking:
             return None
 
     def _check_model(self, row: int, entry: MemberEntry) -> None:
-        """Check a member with its own model: its device, its config, and whether it can be built."""
         location = entry.path
         if location is None:
             return
@@ -108,7 +107,6 @@ class _Checking:
             self._models[entry.name] = model
 
     def _check_head(self, row: int, entry: MemberEntry) -> None:
-        """Check embeddings of another member, and a part of the vocabulary."""
         model, owner = self._models.get(entry.name), self._owner(entry)
         if model is not None and (owner is not None or entry.shares is None):
             if entry.features_of is not None:
@@ -145,7 +143,6 @@ class _Checking:
             return
 
     def _check_tokenizer(self, row: int, entry: MemberEntry, tokenizer: Tokenizer | None) -> None:
-        """Check the tokenizer of a member that does not share the pool's."""
         location = entry.tokenizer
         if location is None:
             return

@@ -417,7 +417,6 @@ def reload_of(cells: Sequence[AfterAway]) -> Reload:
 def _after_away_s(
     clock: Clock, run: Run, away_s: float, others: Mapping[str, tuple[float, Run]], device: torch.device
 ) -> list[float]:
-    """Seconds of each run after `away_s`."""
     seconds: list[float] = []
 
     def run_after() -> None:

@@ -122,8 +122,6 @@ class Operations:
 
 
 class _Watched(NamedTuple):
-    """A run that was watched."""
-
     policy: str  # the name of its class
     batch: int  # requests running at a time
     ops: list[ProbedOp]

@@ -43,7 +43,6 @@ def model_info(member: LoadedMember, *, submodel_of: str | None = None) -> Model
 
 
 def _windowed(config: PreTrainedConfig) -> Windowed | None:
-    """Layers that attend to a window alone; None where there are none."""
     windows = [window for window in layer_windows(config) if window is not None]
     return Windowed(layers=len(windows), tokens=windows[0]) if windows else None
 
