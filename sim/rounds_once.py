@@ -705,7 +705,7 @@ class FixedRounds:
 
 
 class SharedRounds:
-    """The rounds of policies of one run, shared by policies of the same class with equal attributes."""
+    """The rounds of policies, shared by equal ones (`are_equal`) and by runs of the same answers."""
 
     def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
         self._pool, self._answers = pool, answers

@@ -27,6 +27,7 @@ from ..runs.log import new_folder
 from ..runs.serving import ServingLog, write_serving
 from ..sim.cost.base import CostModel, CostRangeError, held_together
 from ..sim.replay_tables import ReplayTables
+from ..sim.rounds_once import SharedRounds
 from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
 from ..sim.serving.cluster_file import TEXT_WINDOWS, DeviceMemory, MemberMemory
 from ..sim.serving.limits import Admission, Preemption
@@ -423,6 +424,7 @@ class LoadRuns:
     has_chance: bool = False  # whether a run is random
     _notes: list[tuple[str, ...]] = field(default_factory=list)
     _shifted: dict[int, ReplayTables] = field(default_factory=dict)
+    _known: tuple[str, int, SharedRounds] | None = None  # of the latest policy and seed
 
     @property
     def left_out(self) -> list[str]:
@@ -488,6 +490,7 @@ class LoadRuns:
     def _row(self, rate: float | None, policy: NamedPolicy, workloads: dict[int, Workload]) -> SeedRow | None:
         """A policy at a rate, at all seeds, or one if nothing is random; None: interrupted."""
         runs: list[MeasuredRun] = []
+        ends: list[MeasuredRun] = []
         for seed in self.seeds:
             if seed not in workloads:
                 workloads[seed] = self.setting.opened(rate, seed)
@@ -496,18 +499,28 @@ class LoadRuns:
                 return None
             found, chance = run
             runs.append(found)
+            if seed == self.setting.replay.seed:
+                ends = [self._end(setting, policy, workloads[seed], rate) for setting in self.ends]
             if not chance:
                 break
-        first = self.setting.replay.seed
-        ends = [self._end(setting, policy, workloads[first], rate) for setting in self.ends]
         return None if ends and self.interrupts.heard() else SeedRow(runs=tuple(runs), ends=tuple(ends))
 
     def _end(self, setting: ServingSetting, policy: NamedPolicy, workload: Workload, rate: float | None) -> MeasuredRun:
         """The first seed's run at an end of the costs' ranges; an interrupt cuts it."""
         seed = setting.replay.seed
         watched = Watched(interrupts=self.interrupts, on_ended=lambda: None)
-        log, _ = serving_run(setting, policy, workload, self.first, rate=rate, seed=seed, watched=watched)
+        rounds = self._rounds(policy, self.first, seed)
+        log, _ = serving_run(
+            setting, policy, workload, self.first, rate=rate, seed=seed, watched=watched, rounds=rounds
+        )
         return measured_run(log, policy.name, setting.promised)
+
+    def _rounds(self, policy: NamedPolicy, tables: ReplayTables, seed: int) -> SharedRounds:
+        """Rounds of the latest policy and seed: they depend on neither rate nor cost."""
+        if self._known is None or self._known[:2] != (policy.name, seed):
+            answers = tables.answers(seed=seed, strict=self.setting.replay.strict)
+            self._known = policy.name, seed, SharedRounds(tables.pool, answers)
+        return self._known[2]
 
     @property
     def seeds(self) -> range:
@@ -547,7 +560,15 @@ class LoadRuns:
         explained = self.why and seed == self.setting.replay.seed
         try:
             log, served = serving_run(
-                self.setting, policy, workload, tables, rate=rate, seed=seed, watched=watched, events=explained
+                self.setting,
+                policy,
+                workload,
+                tables,
+                rate=rate,
+                seed=seed,
+                watched=watched,
+                events=explained,
+                rounds=self._rounds(policy, tables, seed),
             )
         except BrokenWorkloadError as broken:  # every other run would end there as well
             raise broken.error from None

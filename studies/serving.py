@@ -33,6 +33,7 @@ from ..sim.cost.devices import device_named
 from ..sim.cost.kernels import KernelCost
 from ..sim.cost.roofline import RooflineCost, device_sheet
 from ..sim.replay_tables import ReplayTables, tables_of
+from ..sim.rounds_once import SharedRounds
 from ..sim.serving.charges import to_ps
 from ..sim.serving.cluster import Cluster, PlacedReplica, elsewhere, open_cluster
 from ..sim.serving.replica import ReplicaSpec, Role
@@ -391,12 +392,13 @@ def serving_run(
     seed: int,
     watched: Watched,
     events: bool = False,
+    rounds: SharedRounds | None = None,
 ) -> tuple[ServingLog, Served]:
     """Serve a workload under a policy, to the end, the horizon or an interrupt; `meta.stopped` says why.
 
     `workload` is opened at `rate` (None: its own; for the log) and `seed`; `tables` are those of the recording at the
     seed. `policy` is for the replicas that have none of their own, and built again; `watched` handles interrupts; with
-    `events` every operation is kept, step by step.
+    `events` every operation is kept, step by step. `rounds` are as of `sim.serving.serve.serve`.
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
@@ -422,6 +424,7 @@ def serving_run(
             strict=setting.replay.strict,
             deadlines=setting.deadlines,
             watcher=watched,
+            rounds=rounds,
         )
     except CostRangeError as error:
         raise error.loaded() from None

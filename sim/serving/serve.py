@@ -82,6 +82,7 @@ def serve(
     outputs: dict[str, list[int]] | None = None,
     watcher: Watcher | None = None,
     stepwise: bool = False,
+    rounds: SharedRounds | None = None,
 ) -> Served:
     """Serve a workload to its end, or to the horizon.
 
@@ -104,6 +105,7 @@ def serve(
         outputs: takes the tokens of every finished request by its id; None drops them.
         watcher: observes the run, and may stop it.
         stepwise: run every step by itself, for any policy.
+        rounds: known from earlier runs with these tables, seed and strictness; None: none are.
 
     Raises:
         ArgumentError: no replica, a policy that two replicas share or that is an oracle, a horizon out of range, a tag
@@ -120,7 +122,7 @@ def serve(
         ServedFrom,
         pool=tables.pool,
         answers=answers,
-        rounds=SharedRounds(tables.pool, answers),
+        rounds=rounds or SharedRounds(tables.pool, answers),
         drawn=DrawnRequests(tables.trace.requests, seed=seed),
         unit_tokens=workload.about.unit_tokens,
         deadlines=deadlines or {},
