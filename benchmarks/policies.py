@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from paceline.base.files import shipped
 from paceline.policies.by_name import make_policy, own_policies
-from paceline.policies.specrouter.search import FORMS, SearchFigures, best_chain
+from paceline.policies.specrouter.search import SearchFigures, best_chain
 from paceline.sim.simulate import Scenario, grant_foresight, simulate
 from paceline.studies.fit import fit_head
 from paceline_laboratory.findings import Cell, ExperimentSetting, table_cell
@@ -24,7 +24,7 @@ COLD_GOAL_US, AMORTISED_GOAL_US = 1000.0, 50.0
 EVERY = 8  # rounds between two selections, SpecRouter's default
 WINDOW = 16
 SIZES = (2, 4, 8, 10, 16, 32, 64)
-# Policies that need options, and one more form of SpecRouter.
+# Policies that need options, and SpecRouter with fixed windows.
 OPTIONS = {
     "chain": "chain,spec=draft:3/mid:6/target",
     "per-tag": "per-tag,default=draft:4/target",
@@ -32,7 +32,8 @@ OPTIONS = {
     "guarded": "guarded,policy=draft:4/target",
 }
 FITTED = "specdec++"  # needs a fitted file
-FURTHER = ("specrouter,stop=window", "specrouter,form=filter")
+FURTHER = ("specrouter,stop=window",)
+FORMS = {"nested": False, "in step": True}  # of the search: whether in step
 
 
 def texts(head: Path) -> dict[str, str]:
@@ -80,7 +81,7 @@ def search_rows() -> Iterator[list[Cell]]:
     jobs: dict[str, Callable[[], object]] = {}
     for size in SIZES:
         known = figures(size)
-        jobs |= {f"{form} {size}": partial(best_chain, known, form=form) for form in FORMS}
+        jobs |= {f"{form} {size}": partial(best_chain, known, in_step=shared) for form, shared in FORMS.items()}
         jobs[f"paths {size}"] = partial(least_along_paths, known.rates, known.seconds)
     taken_us = {name: timing.wall_s * 1e6 for name, timing in interleaved(jobs).items()}
     for size in SIZES:

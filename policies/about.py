@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from operator import mul
 from types import FunctionType
 
 import numpy as np
@@ -247,43 +246,6 @@ def round_tokens(acceptance: float, window: int) -> float:
     check_within("acceptance", acceptance, "[0, 1]")
     check_least("window", window, 0)
     return sum(acceptance**accepted for accepted in range(window + 1))
-
-
-def gathered(kept: Floats, longest: int) -> tuple[Floats, Floats]:
-    """Whole rounds up to every window. Letters: N the longest window, R the most tokens of one round.
-
-    Rounds add up as a renewal process, which visits a total t with probability u_t: a round that takes the total from
-    t < n to m >= n is the last one, with probability u_t kept_(m - t).
-
-    Args:
-        kept: `[R + 1]` probability that a round keeps k tokens, at index k; none at 0.
-        longest: N, >= 1.
-
-    Returns:
-        `[N, N + R]` probability of having m tokens when the window n is reached, at row n - 1, column m, and `[N]`
-        expected rounds until then.
-    """
-    most = len(kept) - 1
-    by_count = kept.tolist()
-    visited = [1.0]
-    for total in range(1, longest):
-        visited.append(sum(map(mul, visited[-most:], by_count[min(total, most) : 0 : -1])))
-    reached = np.array(visited)
-    # Row t is shifted right by t, to where a round that begins at t ends; then summed over all t < n.
-    wide = longest + most
-    rounds = np.zeros((longest, wide + 1))
-    np.outer(reached, kept, out=rounds[:, : most + 1])
-    judged = rounds.ravel()[: longest * wide].reshape(longest, wide).cumsum(axis=0)
-    judged[np.tri(longest, wide, dtype=bool)] = 0.0
-    return judged, reached.cumsum()
-
-
-def kept_of(judged: Floats, rate: float) -> Floats:
-    """`[M + 1]` distribution of a verifier's kept tokens, its own included, from `[M]` that of the tokens it judges."""
-    at_least = judged[::-1].cumsum()[::-1] - judged
-    kept = np.zeros(len(judged) + 1)
-    kept[1:] = rate ** np.arange(len(judged)) * (judged + (1.0 - rate) * at_least)
-    return kept
 
 
 class StepWatch:

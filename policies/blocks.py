@@ -1,8 +1,6 @@
 """Parts of policies: drafted blocks, default members, acceptance rates, windows, turns of a batch.
 
-Also what a drafter must read before it can draft (`TextToRead`), and the seconds per token of chains in which every
-level hands over whole rounds (`WholeRounds`): a distribution and not a rate, by the renewal process of
-`about.gathered`. Letters: L members, N the longest window, R the most tokens of one round.
+Also what a drafter must read before it can draft (`TextToRead`).
 """
 
 from abc import ABC
@@ -16,7 +14,7 @@ from ..base.errors import check_least, check_within
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import ONE_STEP, Draft, Outcome, Step, Verify
-from .about import About, Floats, gathered, kept_of, say_runs
+from .about import About, Floats, say_runs
 
 
 class RunningRatio:
@@ -301,91 +299,6 @@ class TextToRead:
     def by_answer_token(self) -> float:
         """Tokens by answer token, of requests as they arrive, or of running ones (at least one) if these lack more."""
         return max(self._new.rate, self._lacking / self._remaining) / self._used.rate
-
-
-class Below(NamedTuple):
-    """The level below a level, in its chain."""
-
-    token_s: float  # seconds per token, without what the level adds by being used
-    lower: int  # the level below it; -1 of none
-    window: int  # over that, >= 1; 0 of none
-
-
-class WholeRounds:
-    """Chains whose levels hand over whole rounds, built bottom-up: one for every level. Mutated by `take`.
-
-    Args:
-        rates: `[L, L]` at which the member of the column keeps a token of the row's, 0 to 1; read above the diagonal.
-        seconds: `[L, N + 1]` of a forward over k new tokens at column k - 1, > 0.
-        entry_s: `[L]` what a member adds to a token by being used at all, >= 0.
-
-    Attributes:
-        tau: `[L]` seconds per token of the best chain up to each level.
-    """
-
-    def __init__(self, rates: Floats, seconds: Floats, entry_s: Floats) -> None:
-        self._rates, self._seconds, self._entry_s = rates, seconds, entry_s.tolist()
-        self._longest = seconds.shape[1] - 1
-        self.tau: list[float] = (seconds[:, 0] + entry_s).tolist()
-        # Of levels set by `take`, the one below and the window. All others write one token at a time.
-        self._through: dict[int, Below] = {}
-        self._most = [1] * len(self.tau)
-        # Computed on demand: most levels are in no chain that comes near the best.
-        self._kept: dict[int, tuple[Floats, float]] = {}
-        self._gathered: dict[int, tuple[Floats, Floats]] = {}
-
-    def most(self, level: int) -> int:
-        """R of a level's rounds: 1 of a level without one below, which hands over exactly what is requested."""
-        return self._most[level]
-
-    def over(self, level: int, lower: int) -> Floats:
-        """`[N]` seconds per token of a round of `level` over the chain of `lower` with each window."""
-        judged, rounds_s = self._up_to_windows(lower)
-        most = judged.shape[1]
-        # [N + R, 2] seconds of judging m tokens, and tokens that are kept of them.
-        worth = np.empty((most, 2))
-        worth[:, 0] = _wide(self._seconds[level], most)
-        np.cumsum(self._rates[lower, level] ** np.arange(most), out=worth[:, 1])
-        found = judged @ worth
-        token_s: Floats = (rounds_s + found[:, 0]) / found[:, 1]
-        return token_s
-
-    def take(self, level: int, below: Below) -> None:
-        """Set the level below `level` in its best chain."""
-        self._through[level] = below
-        # A round that reaches the window begins before it, and the level adds a token of its own.
-        self._most[level] = below.window + self._most[below.lower]
-        self.tau[level] = below.token_s + self._entry_s[level]
-
-    def _up_to_windows(self, lower: int) -> tuple[Floats, Floats]:
-        """Of a level set by `take`: `[N, N + R]` as `gathered`, and `[N]` seconds until each window is reached."""
-        if lower not in self._gathered:
-            kept, round_s = self._rounds_of(lower)
-            judged, rounds = gathered(kept, self._longest)
-            self._gathered[lower] = judged, rounds * round_s
-        return self._gathered[lower]
-
-    def _rounds_of(self, level: int) -> tuple[Floats, float]:
-        """Of a level set by `take`: `[R + 1]` probability that a round keeps k tokens, and seconds of a round."""
-        if level not in self._kept:
-            _, lower, window = self._through[level]
-            if lower in self._through:
-                judged = self._up_to_windows(lower)[0][window - 1, : self._most[level]]
-            else:
-                judged = np.zeros(window + 1)
-                judged[window] = 1.0
-            kept = kept_of(judged, float(self._rates[lower, level]))
-            self._kept[level] = kept, self.tau[level] * float(kept @ np.arange(len(kept)))
-        return self._kept[level]
-
-
-def _wide(seconds: Floats, size: int) -> Floats:
-    """`[size]` seconds of judging m tokens at index m; beyond the widest known, on along its last slope."""
-    known = len(seconds)
-    if size <= known:
-        return seconds[:size]
-    slope = max(0.0, float(seconds[-1] - seconds[-2]))
-    return np.concatenate([seconds, seconds[-1] + slope * np.arange(1.0, size - known + 1.0)])
 
 
 class WindowSchedule:

@@ -521,33 +521,22 @@ class RoundSeconds:
         # An unknown member has infinite seconds.
         self.step_s = [min(map(sub, row[1:], row)) if row[0] < inf else 0.0 for row in self.seconds]
 
-    def round(self, below: int, level: int, below_s: float, least_s: float, *, beyond: int = 0) -> tuple[int, float]:
+    def round(self, below: int, level: int, below_s: float, least_s: float) -> tuple[int, float]:
         """The window of least (n tau + v(n + 1)) / E(n) over tau = `below_s`, and those seconds per token.
 
-        (0, `least_s`) where none is less. Windows up to N + `beyond` count, where v continues along its last slope.
+        (0, `least_s`) where none is less.
         """
         rate, forward_s = self.rates[below][level], self.seconds[level]
         added_s = below_s + self.step_s[level]
         window, tokens, power = 0, self.undrafted, self.drafting * rate
         for width in range(1, len(forward_s)):
             if least_s * power <= added_s:
-                return window, least_s
+                break
             tokens += power
             power *= rate
             token_s = (width * below_s + forward_s[width]) / tokens
             if token_s < least_s:
                 window, least_s = width, token_s
-        if not beyond:
-            return window, least_s
-        slope, widest = max(0.0, forward_s[-1] - forward_s[-2]), len(forward_s) - 1
-        for more in range(1, beyond + 1):
-            if least_s * power <= added_s:
-                break
-            tokens += power
-            power *= rate
-            token_s = ((widest + more) * below_s + forward_s[-1] + more * slope) / tokens
-            if token_s < least_s:
-                window, least_s = widest + more, token_s
         return window, least_s
 
 

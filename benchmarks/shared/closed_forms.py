@@ -6,11 +6,12 @@ costs the same at every occurring width.
 """
 
 from collections.abc import Sequence
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
 from paceline.base.errors import check_least, check_within
-from paceline.policies.about import Floats, gathered, kept_of, round_tokens
+from paceline.policies.about import Floats, round_tokens
 
 
 class RoundSpeed(NamedTuple):
@@ -70,12 +71,43 @@ def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: 
     judged = np.zeros(windows[0] + 1)
     judged[windows[0]] = 1.0
     seconds = windows[0] * forward_s[0] + forward_s[1]
-    kept = kept_of(judged, acceptance[0])
+    kept = _kept_of(judged, acceptance[0])
     for rate, window, verify_s in zip(acceptance[1:], windows[1:], forward_s[2:], strict=True):
-        judged, rounds = gathered(kept, window)
-        seconds = float(rounds[-1]) * seconds + verify_s
-        kept = kept_of(judged[-1], rate)
+        judged, rounds = _gathered(kept, window)
+        seconds = rounds * seconds + verify_s
+        kept = _kept_of(judged, rate)
     return RoundSpeed(float(kept @ np.arange(len(kept))), seconds)
+
+
+def _gathered(kept: Floats, window: int) -> tuple[Floats, float]:
+    """Whole rounds up to a window n. Letter: R the most tokens of one round.
+
+    Rounds add up as a renewal process, which visits a total t with probability u_t: a round that takes the total from
+    t < n to m >= n is the last one, with probability u_t kept_(m - t).
+
+    Args:
+        kept: `[R + 1]` probability that a round keeps k tokens, at index k; none at 0.
+        window: n, >= 1.
+
+    Returns:
+        `[n + R]` probability of having m tokens when the window is reached, and the expected rounds until then.
+    """
+    most = len(kept) - 1
+    by_count = kept.tolist()
+    visited = [1.0]
+    for total in range(1, window):
+        visited.append(sum(map(mul, visited[-most:], by_count[min(total, most) : 0 : -1])))
+    judged = np.convolve(visited, kept)
+    judged[:window] = 0.0
+    return judged, sum(visited)
+
+
+def _kept_of(judged: Floats, rate: float) -> Floats:
+    """`[M + 1]` distribution of a verifier's kept tokens, its own included, from `[M]` that of the tokens it judges."""
+    at_least = judged[::-1].cumsum()[::-1] - judged
+    kept = np.zeros(len(judged) + 1)
+    kept[1:] = rate ** np.arange(len(judged)) * (judged + (1.0 - rate) * at_least)
+    return kept
 
 
 def least_along_paths(acceptance: Floats, forward_s: Floats) -> Floats:

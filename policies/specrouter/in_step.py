@@ -47,7 +47,6 @@ class InStep(Selector):
         self, pool: Pool, options: RouterOptions, knowledge: Knowledge, planner: Planner, counters: SchedulerCounts
     ) -> None:
         super().__init__(pool, options, knowledge, planner, counters)
-        self._form = "in step"
         self._lowest = self._front + 1
         self._choices[None] = Choice()  # counts rounds from the start
         self._mix: dict[str, float] = {}  # rounds that began by tag since the last selection
@@ -125,7 +124,7 @@ class InStep(Selector):
         found = self._search(figures)
         if choice.chain is None or found.levels == choice.chain.levels:
             return found
-        present = best_windows(choice.chain.levels, figures, self._form)
+        present = best_windows(choice.chain.levels, figures, in_step=True)
         if found.token_s >= present.token_s * (1.0 - self._options.hysteresis):
             return present
         self._counters.switches += 1

@@ -59,7 +59,6 @@ CONSTANTS = RouterConstants()
 
 
 CHOICES = {
-    "form": ("nested", "filter"),
     "select": ("auto", "request", "batch"),
     "stop": ("confidence", "window"),
     "similarity": ("auto", "simscore", "argmax"),
@@ -67,7 +66,7 @@ CHOICES = {
 # Ingredients that `without` may leave out, to measure their worth.
 COPIES = ("lookups", "answers")  # "copies" means these
 INGREDIENTS = ("copies", *COPIES, "optimism", "ease", "evidence")
-EXPLORE, PROBE, FORM, STORE = 64, 16, "nested", 65_536  # defaults for None
+EXPLORE, PROBE, STORE = 64, 16, 65_536  # defaults for None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,6 @@ class RouterOptions:
 
     every: int
     most: int
-    form: str | None
     similarity: str
     select: str
     stop: str
@@ -96,7 +94,7 @@ class RouterOptions:
         check_within("most", self.most, "[1, 1,000]")
         for name, (*others, last) in CHOICES.items():
             value = getattr(self, name)
-            if value is not None and value not in (*others, last):
+            if value not in (*others, last):
                 raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
         if self.explores < 0 or self.probes < 0:
             raise ValueError(f"explore and probe must be >= 0, got explore={self.explores}, probe={self.probes}")
@@ -113,8 +111,8 @@ class RouterOptions:
 
     def _check_effects(self) -> None:
         """Raise ValueError for an option without effect."""
-        for name in ("explore", "probe") if self.select == "request" else ("form",) if self.select == "batch" else ():
-            if getattr(self, name) is not None:
+        for name in ("explore", "probe"):
+            if self.select == "request" and getattr(self, name) is not None:
                 raise ValueError(f"{name} has no effect with select={self.select}, got {name}={getattr(self, name)}")
         if self.select == "batch" and not self.takes("optimism"):
             raise ValueError("without=optimism has no effect with select=batch")

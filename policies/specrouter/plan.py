@@ -24,7 +24,7 @@ from ..about import Floats
 from ..chain_text import ChainSpec
 from ..fixed import Chain
 from .estimates import Hazard, Knowledge, Survival
-from .options import CONSTANTS, FORM, RouterOptions
+from .options import CONSTANTS, RouterOptions
 from .search import FoundChain, SearchFigures, best_chain
 
 # Limits of memory and time, not tuned: the least differences that count.
@@ -286,7 +286,6 @@ class Selector(ABC):
         self, pool: Pool, options: RouterOptions, knowledge: Knowledge, planner: Planner, counters: SchedulerCounts
     ) -> None:
         self._options, self._knowledge, self._planner, self._counters = options, knowledge, planner, counters
-        self._form = options.form or FORM
         self._pool = pool
         self._judges = [member.verifies for member in pool.members]
         # The largest member that copies; -1: none.
@@ -348,4 +347,4 @@ class Selector(ABC):
         return None if self.shared else tag
 
     def _search(self, figures: SearchFigures) -> FoundChain:
-        return best_chain(figures, members=self._knowledge.models(), judges=self._judges, form=self._form)
+        return best_chain(figures, members=self._knowledge.models(), judges=self._judges, in_step=self.shared)

@@ -270,8 +270,6 @@ class SpecRouter:
         every: most rounds of a tag, or of every request in step, between two selections, >= 1.
         most: longest window, 1 to 1,000. Levels above the lowest hand over whole rounds, with stop=confidence at the
             latest once twice as many tokens are pending.
-        form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one. None:
-            nested. Not with select=batch, which has its own.
         similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
         select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
             "auto": by request while few run, by batch from four on.
@@ -306,7 +304,6 @@ class SpecRouter:
         *,
         every: int = 8,
         most: int = 16,
-        form: str | None = None,
         similarity: str = "auto",
         select: str = "auto",
         stop: str = "confidence",
@@ -320,7 +317,6 @@ class SpecRouter:
         options = RouterOptions(
             every=every,
             most=most,
-            form=form,
             similarity=similarity,
             select=select,
             stop=stop,

@@ -1,4 +1,4 @@
-"""The chain and windows of least predicted seconds per token (SpecRouter, arXiv:2505.07680), in three forms.
+"""The chain and windows of least predicted seconds per token (SpecRouter, arXiv:2505.07680), in two forms.
 
 Letters: L members from the smallest (0) to the target (L - 1), N the longest window; a_ji the rate at which member i
 keeps a token of member j, v_i(k) seconds of a forward of member i over k new tokens, e_i what a member adds to a token
@@ -7,14 +7,8 @@ by being used at all (its reading of the prompt, divided by the answer), and the
 
 Nested: tau_i = e_i + min(v_i(1), min over j < i and n <= N of (n tau_j + v_i(n + 1)) / E_{a_ji}(n)). The right side
 rises with tau_j, so the best chain up to i goes through the best chain up to j, and one pass in O(L^2 N) finds the best
-of all chains and windows: a *generalised* shortest path, as arXiv:2510.19705 calls its search. A level hands over
-exactly n tokens.
-
-Filter: a level hands over whole rounds, so the one above waits for its window and may judge more: a distribution (the
-renewal process of its rounds). Each level keeps the chain of least seconds per token and its distribution. For two
-levels that is exact. From three on the best chain may go through a worse one below; the prediction for the chain found
-is exact, and of 1,500 random pools of three members it was the best in 97%, and 9.6% from it at worst. The nested form
-is a lower bound, so that few lower levels are computed in full.
+of all chains and windows: a *generalised* shortest path, as arXiv:2510.19705 calls its search. A level is
+taken to hand over exactly n tokens; a whole round may bring it more.
 
 In step: the lowest level drafts once, each level above judges once and hands over whatever it kept, since every
 operation delays all requests. v(k) is a forward over k tokens of each. Two levels take (n v_j(1) + v_t(n + 1)) / E(n).
@@ -33,10 +27,7 @@ from math import inf
 from typing import NamedTuple
 
 from ..about import Floats
-from ..blocks import Below, WholeRounds
 from ..estimates import RoundSeconds
-
-FORMS = ("nested", "filter", "in step")
 
 
 class SearchFigures(NamedTuple):
@@ -73,7 +64,7 @@ def best_chain(
     *,
     members: Sequence[int] | None = None,
     judges: Sequence[bool] | None = None,
-    form: str = "nested",
+    in_step: bool = False,
 ) -> FoundChain:
     """The chain that ends in the largest member, over all subsets of the members below and all windows.
 
@@ -81,30 +72,25 @@ def best_chain(
         figures: of the pool.
         members: levels that may be used, ascending; default: all.
         judges: `[L]` whether a member may judge; default: all.
-        form: one of `FORMS`; see the module.
+        in_step: which form is searched; see the module.
 
     Raises:
-        ValueError: shapes that do not fit, or an unknown form.
+        ValueError: shapes that do not fit.
     """
     size, widths = figures.seconds.shape
     if figures.rates.shape != (size, size):
         raise ValueError(f"rates must be [{size}, {size}] as seconds has {size} rows, got {figures.rates.shape}")
     if widths < 2:
         raise ValueError(f"seconds must have at least two columns, got {widths}")
-    if form not in FORMS:
-        raise ValueError(f"form must be {', '.join(FORMS[:-1])} or {FORMS[-1]}, got {form!r}")
     among = range(size) if members is None else members
     above = [level for level in among if judges is None or judges[level]]
-    if form == "filter":
-        return _best_of_rounds(figures, among, above)
-    known = RoundSeconds(*figures)
-    return _best_in_step(known, among, above) if form == "in step" else _best_nested(known, among, above)
+    return (_best_in_step if in_step else _best_nested)(RoundSeconds(*figures), among, above)
 
 
-def best_windows(levels: Sequence[int], figures: SearchFigures, form: str = "nested") -> FoundChain:
-    """A chain of these members with its best windows; the filter form takes those of the nested one."""
+def best_windows(levels: Sequence[int], figures: SearchFigures, *, in_step: bool = False) -> FoundChain:
+    """A chain of these members with its best windows."""
     known = RoundSeconds(*figures)
-    if form == "in step":
+    if in_step:
         return _in_step(tuple(levels), known)
     level_s = [known.seconds[levels[0]][0] + known.entry_s[levels[0]]]
     windows = []
@@ -141,44 +127,6 @@ def _chain_of(target: int, through: Mapping[int, tuple[int, int]], tau: Sequence
     levels.reverse()
     windows.reverse()
     return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=tuple(tau[level] for level in levels))
-
-
-def _best_of_rounds(figures: SearchFigures, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
-    """The filter form: the best chain up to each level with what it hands over, from those up to the levels below."""
-    rounds, known = WholeRounds(figures.rates, figures.seconds, figures.entry_s), RoundSeconds(*figures)
-    through: dict[int, tuple[int, int]] = {}
-    for level in judging:
-        found = _best_below(level, [member for member in among if member < level], rounds, known)
-        if found is not None:
-            rounds.take(level, found)
-            through[level] = found.lower, found.window
-    return _chain_of(among[-1], through, rounds.tau)
-
-
-def _best_below(level: int, lower: Sequence[int], rounds: WholeRounds, known: RoundSeconds) -> Below | None:
-    """The least seconds per token of `level` over a level below; None where it is faster alone.
-
-    A round that judges m tokens with some probability takes m tau_j + v_i(m + 1) seconds and writes E(m) tokens at each
-    m (by Wald's identity rounds below cost tau_j for every token they hand over), and a ratio of sums is no less than
-    the least ratio of their terms. So the nested form over all m is a lower bound. Levels are tried in the order of
-    their bounds, up to the first that cannot be better.
-    """
-    alone_s, tau = known.seconds[level][0], rounds.tau
-    least, bounds = Below(alone_s, -1, 0), []
-    for below in lower:
-        most = rounds.most(below)
-        window, token_s = known.round(below, level, tau[below], alone_s, beyond=most if most > 1 else 0)
-        if window and most == 1:
-            least = min(least, Below(token_s, below, window))
-        elif window:
-            bounds.append((token_s, below))
-    for bound_s, below in sorted(bounds):
-        if bound_s >= least.token_s:
-            break
-        over = rounds.over(level, below)
-        width = int(over.argmin())
-        least = min(least, Below(float(over[width]), below, width + 1))
-    return least if least.window else None
 
 
 def _best_in_step(known: RoundSeconds, among: Sequence[int], judging: Sequence[int]) -> FoundChain:

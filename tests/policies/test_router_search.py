@@ -1,16 +1,13 @@
-"""SpecRouter's search finds what enumerating every chain with every window finds, in all three forms."""
+"""SpecRouter's search finds what enumerating every chain with every window finds, in both forms."""
 
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.benchmarks.shared.closed_forms import chain_speed, least_along_paths
-from paceline.policies.about import gathered, kept_of
+from paceline.benchmarks.shared.closed_forms import least_along_paths
 from paceline.policies.specrouter.search import SearchFigures, best_chain, best_windows
-
-FILTER_BOUND = 1.1  # of the enumerated best
 
 
 def case(seed, members, longest, *, flat=False):
@@ -90,43 +87,15 @@ COPIES = st.sampled_from([{}, {"drafting": 0.6, "undrafted": 1.8}, {"drafting": 
 def test_in_step_no_chain_of_up_to_three_members_is_better(seed, members, longest, made, copies):
     """With seconds that are no line, too: the search leaves off only where nothing better can follow."""
     known, target = made(seed, members, longest)._replace(**copies), members - 1
-    found = best_chain(known, form="in step")
+    found = best_chain(known, in_step=True)
     assert found.windows[1:] in ((), (1,))
     least_s = [known.seconds[target, 0] / known.undrafted]
     chains = [(*below, target) for size in (1, 2) for below in combinations(range(target), size)]
     for levels in chains:
         windows = range(1, 1 + (longest if len(levels) == 2 else max(1, longest - 1)))
         least_s.append(min(in_step(levels, window, known) for window in windows))
-        assert best_windows(levels, known, "in step").token_s == pytest.approx(least_s[-1], rel=1e-12)
+        assert best_windows(levels, known, in_step=True).token_s == pytest.approx(least_s[-1], rel=1e-12)
     assert found.token_s == pytest.approx(min(least_s), rel=1e-12)
-
-
-def filtered(levels, windows, known):
-    agreement, forward_s = known[:2]
-    if len(levels) == 1:
-        return forward_s[levels[0], 0]
-    rates = [agreement[low, high] for low, high in pairwise(levels)]
-    return chain_speed(rates, windows, [forward_s[level, 0] for level in levels]).seconds_per_token
-
-
-def test_the_filter_form_is_close_to_enumeration():
-    ratios = []
-    for seed in range(100):
-        known = case(seed, 3, 4, flat=True)
-        found = best_chain(known, form="filter")
-        assert found.token_s == pytest.approx(filtered(found.levels, found.windows, known), rel=1e-9)
-        ratios.append(found.token_s / min(filtered(*chain, known) for chain in chains(3, 4)))
-    assert min(ratios) >= 1 - 1e-9
-    assert max(ratios) < FILTER_BOUND
-    assert np.mean(np.array(ratios) < 1 + 1e-9) > 0.95
-
-
-@given(st.integers(0, 10**6))
-def test_both_forms_are_one_for_two_levels(seed):
-    known = case(seed, 2, 6)
-    one, other = (best_chain(known, form=form) for form in ("nested", "filter"))
-    assert one.windows == other.windows
-    assert one.token_s == pytest.approx(other.token_s, rel=1e-12)
 
 
 @given(st.integers(0, 10**6))
@@ -151,97 +120,25 @@ def test_a_member_that_costs_too_much_to_enter_stays_out():
     dear, free = (
         figures(agreement, LADDER[:, None] * np.ones((3, 17)), [0.0, entry_s, 0.0]) for entry_s in (100.0, 0.0)
     )
-    for form in ("nested", "filter"):
-        assert best_chain(dear, form=form).levels == (0, 2)
+    assert best_chain(dear).levels == (0, 2)
     assert best_windows((0, 1, 2), dear).token_s > best_windows((0, 1, 2), free).token_s
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda known: (known._replace(rates=known.rates[:2, :2]), "nested"), r"rates must be \[3, 3\]"),
-        (lambda known: (known._replace(seconds=known.seconds[:, :1]), "nested"), "seconds must have at least two"),
-        (lambda known: (known, "other"), "form must be nested, filter or in step, got 'other'"),
+        (lambda known: known._replace(rates=known.rates[:2, :2]), r"rates must be \[3, 3\]"),
+        (lambda known: known._replace(seconds=known.seconds[:, :1]), "seconds must have at least two"),
     ],
 )
 def test_wrong_input_is_told(change, told):
-    known, form = change(case(0, 3, 3))
     with pytest.raises(ValueError, match=told):
-        best_chain(known, form=form)
-
-
-def wide(seconds, size):
-    slope = max(0.0, seconds[-1] - seconds[-2])
-    beyond = seconds[-1] + slope * np.arange(1, size)
-    return np.concatenate([seconds, beyond])[:size]
-
-
-def in_full(known, judges):
-    """(levels, windows, seconds per token of every level) by looking at all levels below with all windows."""
-    size, longest = known.seconds.shape[0], known.seconds.shape[1] - 1
-    kept = [np.array([0.0, 1.0])] * size
-    round_s = (known.seconds[:, 0] + known.entry_s).tolist()
-    tau, through = list(round_s), {}
-    for level in filter(lambda one: judges[one], range(1, size)):
-        found = []
-        for lower in range(level):
-            judged, rounds = gathered(kept[lower], longest)
-            forward_s = wide(known.seconds[level], judged.shape[1])
-            tokens = np.cumsum(known.rates[lower, level] ** np.arange(judged.shape[1]))
-            token_s = (rounds * round_s[lower] + judged @ forward_s) / (judged @ tokens)
-            found += [(each, lower, window) for window, each in enumerate(token_s, start=1)]
-        token_s, lower, window = min(found)
-        if token_s + known.entry_s[level] < tau[level]:
-            judged, rounds = (table[window - 1] for table in gathered(kept[lower], longest))
-            kept[level] = kept_of(judged, known.rates[lower, level])
-            tokens = kept[level] @ np.arange(len(kept[level]))
-            tau[level], through[level] = token_s + known.entry_s[level], (lower, window)
-            round_s[level] = tau[level] * tokens
-    levels, windows = [size - 1], []
-    while levels[0] in through:
-        lower, window = through[levels[0]]
-        levels.insert(0, lower)
-        windows.insert(0, window)
-    return tuple(levels), tuple(windows), [tau[level] for level in levels]
-
-
-@st.composite
-def pools(draw):
-    """Members of rising seconds, from steep to nearly flat in the tokens of a forward, some of which only draft."""
-    rng = np.random.default_rng(draw(st.integers(0, 10**9)))
-    size, longest = draw(st.integers(2, 9)), draw(st.integers(1, 16))
-    least = draw(st.sampled_from([0.05, 0.3, 0.8]))
-    rates = np.triu(rng.uniform(least, 1.0, (size, size)), 1)
-    first_s = np.geomspace(1.0, draw(st.sampled_from([2.0, 30.0, 1_000.0])), size)
-    grows = np.cumsum(rng.exponential(draw(st.sampled_from([0.001, 0.05, 0.5])), (size, longest + 1)), axis=1)
-    entry_s = rng.uniform(0.0, draw(st.sampled_from([0.0, 0.1])), size)
-    judges = [True, *(bool(one) for one in rng.integers(0, 4, size - 2)), True]
-    return SearchFigures(rates, first_s[:, None] * (1.0 + grows), entry_s), judges
-
-
-@given(pools())
-def test_bounds_take_nothing_from_the_search(pool):
-    known, judges = pool
-    found = best_chain(known, form="filter", judges=judges)
-    levels, windows, level_s = in_full(known, judges)
-    assert (found.levels, found.windows) == (levels, windows)
-    np.testing.assert_allclose(found.level_s, level_s, rtol=1e-9)
-
-
-def test_four_levels_are_among_what_is_found():
-    rng = np.random.default_rng(4)
-    deep = 0
-    for _ in range(200):
-        rates = np.triu(rng.uniform(0.8, 0.99, (6, 6)), 1)
-        known = SearchFigures(rates, np.geomspace(1.0, 1e5, 6)[:, None] * (1.0 + 0.01 * np.arange(9)), np.zeros(6))
-        deep += len(best_chain(known, form="filter").levels) >= 4
-    assert deep > 20
+        best_chain(change(case(0, 3, 3)))
 
 
 LADDER = np.array([1.0, 10.0, 100.0])
 
 
-@pytest.mark.parametrize("form", ["nested", "filter"])
 @pytest.mark.parametrize(
     ("rates", "first_s", "levels"),
     [
@@ -250,15 +147,15 @@ LADDER = np.array([1.0, 10.0, 100.0])
         ((0.01, 0.01, 0.01), (0.5, 0.7, 1.0), (2,)),  # nobody agrees
     ],
 )
-def test_which_levels_pay(form, rates, first_s, levels):
+def test_which_levels_pay(rates, first_s, levels):
     agreement = np.array([[0, *rates[:2]], [0, 0, rates[2]], [0, 0, 0]])
-    assert best_chain(figures(agreement, np.array(first_s)[:, None] * np.ones((3, 17))), form=form).levels == levels
+    assert best_chain(figures(agreement, np.array(first_s)[:, None] * np.ones((3, 17)))).levels == levels
 
 
 def test_in_step_who_may_not_judge_and_who_costs_its_prompt_are_left_out():
     known = case(3, 4, 6)
     known.rates[0, 1] = known.rates[1, 3] = 1.0
     known.seconds[1] *= 0.01
-    assert 1 in best_chain(known, form="in step").levels
-    assert len(best_chain(known, judges=[True, False, False, True], form="in step").levels) <= 2
-    assert 1 not in best_chain(known._replace(entry_s=np.array([0.0, 10.0, 0.0, 0.0])), form="in step").levels
+    assert 1 in best_chain(known, in_step=True).levels
+    assert len(best_chain(known, judges=[True, False, False, True], in_step=True).levels) <= 2
+    assert 1 not in best_chain(known._replace(entry_s=np.array([0.0, 10.0, 0.0, 0.0])), in_step=True).levels

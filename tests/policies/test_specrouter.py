@@ -30,7 +30,7 @@ from ..sim.serving.engine.served_runs import LineCost, Run, limits, limits_of, p
 from .making import TextSeen, built_by_check, done
 
 OPTIONS = """
-stop=window form=filter select=batch similarity=simscore every=1,explore=1,probe=0,hysteresis=0.0 most=1
+stop=window select=batch similarity=simscore every=1,explore=1,probe=0,hysteresis=0.0 most=1
 without=lookups+optimism without=answers without=copies store=32 without=ease+evidence
 costs=draft:1/mid:3/slim:6/target:10
 """
