@@ -97,6 +97,8 @@ class Executor:
             # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
             flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
             ids = torch.from_numpy(np.array(flat)).to(self.device(level))
+        if self._reader is not None and level == self._reader[0]:
+            raise ValueError("a member that reads states is fed by feed_after")
         cache, placement, done = self._placed(level, states, fed, trees)
         if self._reader is None or level != max(self._forwards):
             logits = self._forwards[level](ids, placement, cache, keep)
