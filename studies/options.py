@@ -45,8 +45,9 @@ class ReplayOptions:
     )
     engine: str | None = opt(
         None,
-        "Whose seconds a device of the sheet is to have (vllm, vllm-0.9, sglang, trtllm; docs/fidelity.md), or bare, "
-        "published peaks; of kernels, whose tables; default: the engine that a log came from, else vllm.",
+        "Whose seconds a device of the sheet is to have (vllm, vllm-0.12, vllm-0.9, sglang, trtllm; "
+        "docs/fidelity.md), or bare, published peaks; of kernels, whose tables; default: the engine that a log came "
+        "from, else vllm.",
     )
     efficiency: Mapping[str, float] | None = opt(
         None,

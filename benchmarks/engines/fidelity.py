@@ -82,6 +82,18 @@ def errors_table(kind: str, by_source: dict[str, ByGroup]) -> list[str]:
     return markdown(head, rows)
 
 
+def sources_table(fitted: Iterable[Predicted], kept: Iterable[Predicted]) -> list[str]:
+    """A line per engine and source: errors of speed-ups by chains of heads."""
+    groups: dict[Group, list[Predicted]] = defaultdict(list)
+    for found, seen in ((fitted, "fitted"), (kept, "kept")):
+        for one in found:
+            row = one.row
+            if row.drafted and row.wide == 1 and not row.by_model:
+                groups[row.engine, row.source.removeprefix("github.com/").partition("/blob/")[0], seen].append(one)
+    rows = ([*names, str(len(each)), middle(each), worst(each)] for names, each in sorted(groups.items()))
+    return markdown(["engine", "source", "rows are", "rows", "terms", "worst"], rows)
+
+
 def batches_table(found: Iterable[Predicted]) -> list[str]:
     """Speed-ups by number of rows, for sources with several."""
     sources: dict[Group, list[Predicted]] = defaultdict(list)
@@ -112,7 +124,11 @@ def ranges_table(apart: Sequence[Predicted], kept: Sequence[Predicted], own: Seq
     """The share of rows inside the printed range of their group."""
     groups: dict[Group, list[bool]] = defaultdict(list)
     by_source = sources_of_rounds(one.row for one in own)
-    for source, found in (("model not seen", apart), ("typed off", kept), ("", own)):
+    for source, found in (
+        ("model not seen", apart),
+        ("typed off", [one for one in kept if not one.row.by_model]),
+        ("", own),
+    ):
         for one in found:
             row = one.row
             ends = range_of(row, elsewhere=found is not own)
@@ -130,12 +146,12 @@ def lengths(found: Iterable[Predicted]) -> list[Group]:
     """For settings with several measured chain lengths: the best, the predicted one, and its regret."""
     by_setting: dict[Group, list[Predicted]] = defaultdict(list)
     for one in found:
-        if one.row.drafted and one.row.wide == 1:
-            row = one.row
-            setting = *row.group[1:], row.note.partition(",")[0], str(row.num_rows)
-            by_setting[setting].append(one)
+        row, drafter = one.row, one.row.drafter
+        if drafter is not None and row.wide == 1:
+            setting = *row.group[1:], drafter.name, row.note.partition(",")[0], str(row.num_rows)
+            by_setting[row.source, *setting].append(one)
     rows = []
-    for setting, several in by_setting.items():
+    for (_, *setting), several in by_setting.items():
         measured, said = ({0: 1.0} | {one.row.drafted: one.speed_ups[of] for one in several} for of in (0, 1))
         if len(measured) < 3:
             continue
@@ -150,8 +166,9 @@ def page(rows: Sequence[Row]) -> list[str]:
     kept_fitted, own = predicted(kept, terms_of), list(unseen_rounds(rows, kept))
     by_source = {"bare": by_group(predicted(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
     of_kept = {"bare": by_group(predicted(kept, bare)), "terms": by_group(kept_fitted), "unseen": {}}
-    found = lengths([*fitted, *kept_fitted])
-    within = sum(float(one[-1].rstrip("%")) <= 3 for one in found)
+    every = [*fitted, *kept_fitted]
+    heads = lengths(one for one in every if not one.row.by_model)
+    within = sum(float(one[-1].rstrip("%")) <= 3 for one in heads)
     contradicted = sum(row.contradicted for row in rows)
     return [
         "### Seconds of a token, plain decoding",
@@ -168,6 +185,9 @@ def page(rows: Sequence[Row]) -> list[str]:
         TYPED,
         "",
         *errors_table("round", of_kept),
+        "### Speed-ups of chains by source",
+        "",
+        *sources_table(fitted, kept_fitted),
         "### Speed-ups by batch",
         "",
         *batches_table(kept_fitted),
@@ -176,10 +196,12 @@ def page(rows: Sequence[Row]) -> list[str]:
         *ranges_table(apart, kept_fitted, own),
         "### The best draft length",
         "",
-        f"Of {len(found)} settings with several lengths of chains, the predicted one is the best or loses at most 3% "
-        f"in {within}.",
+        f"Of {len(heads)} settings with several lengths of chains by heads, the predicted one is the best or loses at "
+        f"most 3% in {within}.",
         "",
-        *markdown(["engine", "model", "device", "text", "rows", "best", "predicted", "regret"], found),
+        *markdown(
+            ["engine", "model", "device", "drafter", "text", "rows", "best", "predicted", "regret"], lengths(every)
+        ),
     ]
 
 

@@ -2,10 +2,10 @@
 
 Few terms for all rows: shares of peak and seconds per layer are shared by all engines; seconds of an all-reduce, a row,
 a layer of experts and a round belong to an engine. Those of a round are fitted to measured gains, all others to
-seconds. Rows are weighted so that each group (engine, model, format, device) counts the same. The uncertainty of the
-terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others. That of rounds of an
-engine comes, where other rounds are left, from fits that see the kept rows and leave out one source or, where all are
-of one source, one model.
+seconds. Rows are weighted so that each group (engine, model, format, device) of a source counts the same. The
+uncertainty of the terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others.
+That of rounds of an engine comes, where other rounds are left, from fits that see the kept rows and leave out one
+source or, where all are of one source, one model.
 
 python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
 """
@@ -25,14 +25,21 @@ from ..shared.report import parser_of
 from .rows import Predicted, Row, costs_of, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "engines.toml"
-CLASSES = {"hopper": ("h100-sxm", "h100", "h200", "h20"), "blackwell": ("b200",)}
-VERSIONS = {"vllm": "0.11 to 0.20", "vllm-0.9": "0.9", "sglang": "0.5", "trtllm": "1.0 to 1.3"}
-OLDER = {"vllm-0.9": "vllm"}  # differ from the newer one in rounds alone, and tell nothing of other engines
-# Engines whose host works between two steps. Schedulers of the others work while the device runs, and with a term for
-# them, too, models left out were further off.
-BETWEEN_STEPS = ("vllm",)
+CLASSES = {"hopper": ("h100-sxm", "h100", "h200", "gh200", "h20"), "blackwell": ("b200",)}
+VERSIONS = {
+    "vllm": "0.15 to 0.24",
+    "vllm-0.12": "0.11 and 0.12",
+    "vllm-0.9": "0.9",
+    "sglang": "0.5",
+    "trtllm": "1.0 to 1.3",
+}
+# Releases whose host works between two steps, by the one that they take its seconds from. vLLM plans steps ahead since
+# 0.14, SGLang and TensorRT-LLM do so too: with a term for them, models left out were further off.
+BETWEEN_STEPS = {"vllm-0.12": "vllm-0.12", "vllm-0.9": "vllm-0.12"}
+OLDER = dict.fromkeys(BETWEEN_STEPS, "vllm")  # differ from it by that and `OF_RELEASE`; none is in the means of others
 SHARES = ("bandwidth", "arithmetic", "narrow", "link")
 ROUNDS = ("draft_step_s", "draft_row_s", "wide_s")
+OF_RELEASE = ("draft_step_s", "wide_s")  # a draft's rows are not told by rounds of older ones, all at one request
 # Terms fitted one after another, with those before known: to steps of dense models, to their rounds, and to mixtures.
 PLAIN = (*SHARES, "step_s", "width_s", "reduce_s", "row_s")
 MOST_BANDWIDTH = 0.9  # of the peak: about that of a copy within an H100's memory
@@ -57,7 +64,8 @@ def place_of(field: str, engine: str, kind: str) -> Place:
         return "", "", field
     if field == "width_s":
         return "", kind, field
-    engine = engine if field in ROUNDS else OLDER.get(engine, engine)
+    shared = BETWEEN_STEPS if field == "step_s" else {} if field in OF_RELEASE else OLDER
+    engine = shared.get(engine, engine)
     return engine, kind if field == "expert_layer_s" else "", field
 
 
@@ -69,7 +77,7 @@ def terms_by(values: Mapping[Place, float]) -> Callable[[Row], EngineTerms]:
         key = row.engine, class_of(row.device)
         if key not in made:
             start = engines()["vllm"]["h100"]
-            names = [field.name for field in fields(EngineTerms) if isinstance(getattr(start, field.name), float)]
+            names = [field.name for field in fields(EngineTerms) if field.type is float]
             found = {name: _value(values, place_of(name, *key)) for name in names}
             made[key] = replace(start, name=row.engine, version="", **found)
         return made[key]
@@ -103,11 +111,11 @@ def _told_of(rows: Iterable[Row], names: Sequence[str]) -> dict[Place, None]:
     found: dict[Place, None] = {}
     for row in rows:
         known = {"bandwidth", "arithmetic", "width_s", "expert_layer_s"}
-        known |= {"step_s"} if place_of("step_s", row.engine, "")[0] in BETWEEN_STEPS else set()
-        known |= {"row_s"} if row.num_rows > 1 else set()
+        known |= {"step_s"} if row.engine in BETWEEN_STEPS else set()
+        known |= {"row_s", "draft_row_s"} if row.num_rows > 1 else set()
         known |= {"narrow"} if row.target.quantised is not None and row.target.quantised.arithmetic else set()
         known |= {"link", "reduce_s"} if row.num_devices > 1 else set()
-        known |= set(ROUNDS) if row.drafter is not None else set()
+        known |= set(OF_RELEASE) if row.drafter is not None else set()
         found |= dict.fromkeys(place_of(name, row.engine, class_of(row.device)) for name in names if name in known)
     return found
 
@@ -199,10 +207,11 @@ def sure_lines(
     """Ranges of seconds by group of targets and class of devices (`classes`: devices by name of class), as tables.
 
     `found` are rows predicted by fits without their model, `kept` others, predicted by terms that were not fitted to
-    them. `own` are those of `unseen_rounds`: an engine with enough of them has a range of its own. Engines without have
-    one that holds these and that of all others.
+    them, but those by models that draft tell nothing of heads. `own` are those of `unseen_rounds`: an engine with
+    enough of them has a range of its own. Engines without have one that holds these and that of all others.
     """
     lines = []
+    kept = [one for one in kept if not one.row.by_model]
     by_source = sources_of_rounds(one.row for one in own)
     for group, name in GROUPS.items():
         rounds = [one for one in (*kept, *found) if one.row.drafted and group_of_target(one.row) == group]
@@ -256,9 +265,9 @@ def _gains_lines(rounds: Sequence[Predicted]) -> list[str]:
 
 
 def weights(rows: Sequence[Row]) -> NDArray[np.float64]:
-    """The weight of each row: groups of `FULL` rows or more count the same, smaller ones less."""
-    sizes = Counter(row.group for row in rows)
-    return np.array([min(sizes[row.group], FULL) / FULL / sizes[row.group] for row in rows])
+    """The weight of each row: groups of a source with `FULL` rows or more count the same, smaller ones less."""
+    sizes = Counter((row.group, row.source) for row in rows)
+    return np.array([min(size, FULL) / FULL / size for size in (sizes[row.group, row.source] for row in rows)])
 
 
 def _between(found: Sequence[Predicted]) -> tuple[float, float]:

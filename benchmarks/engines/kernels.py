@@ -132,7 +132,7 @@ def fit(found: Sequence[Kernels]) -> dict[str, Beside]:
 def _fitted(
     found: Sequence[Kernels], made: Callable[[Sequence[float]], Beside], begin: Sequence[float]
 ) -> tuple[float, ...]:
-    """Fitted values of `made`; each group counts the same."""
+    """Fitted values of `made`; each group of a source counts the same."""
     weight = weights([one.row for one in found]) ** 0.5
 
     def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -177,7 +177,7 @@ def tables(by_kernels: Sequence[Predicted], apart: Iterable[Predicted]) -> list[
         drafts = ["drafts"] if kind == "round" else []
         head = ["engine", "model", "device", *drafts, "rows", "bare", "terms", "kernels", "worst", "not seen", "worst"]
         lines += [f"**{title}**", "", *markdown(head, shown)]
-    best = lengths(by_kernels)
+    best = lengths(one for one in by_kernels if not one.row.by_model)
     within = sum(float(one[-1].rstrip("%")) <= 3 for one in best)
     return [
         *lines,

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.sim.cost.base import CostModel
-from paceline.sim.cost.engines import EngineTerms, engines, of_release
+from paceline.sim.cost.engines import EngineTerms, of_release
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces.meta import ModelInfo
 from paceline.traces.quantisation import quantised_weights
-from paceline.traces.shapes import FORMATS, DecoderShape, Latent, Mixture, experts_alone, head_of, presets
+from paceline.traces.shapes import FORMATS, DecoderShape, Latent, Mixture, eagle3, experts_alone, head_of, presets
 from paceline.traces.shapes_given import given_shapes
 
 HELD = 700  # tokens of a context, if a source does not state it
@@ -63,6 +63,11 @@ class Row:
     def kind(self) -> str:
         """The predicted quantity."""
         return "round" if self.drafted else "plain"
+
+    @property
+    def by_model(self) -> bool:
+        """Whether a model of several layers drafts, and no head."""
+        return self.drafter is not None and self.drafter.layers > 1
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -221,25 +226,26 @@ def _typed(*, kept: bool) -> Iterator[Row]:
     for row in _read(Path(__file__).with_name("typed.csv")):
         if (row["kept"] == "yes") != kept:
             continue
-        num_rows, accepted, preset = int(row["num_rows"]), float(row["accept_length"]), row["target"].partition("@")[0]
-        (target,) = given_shapes([f"{preset}={row['target']}"], preset)
+        num_rows, accepted = int(row["num_rows"]), float(row["accept_length"] or 1)
         plain_s, tokens_s = (
-            float(row[f"{of}tpot_ms"] or 1e3 * num_rows / float(row[f"{of}tokens_per_s"])) / 1e3
+            float(row[f"{of}tpot_ms"] or 1e3 * num_rows / float(row[f"{of}tokens_per_s"] or "nan")) / 1e3
             for of in ("plain_", "")
         )
         of_text = f"{row['text']}, " if row["text"] else ""
         same = {
             "engine": _engine(row["engine"], row["version"]), "version": row["version"], "device": row["device"],
-            "num_devices": int(row["num_devices"]), "target": target, "num_rows": num_rows,
+            "num_devices": int(row["num_devices"]), "target": _target(row["target"]), "num_rows": num_rows,
             "held": float(row["held"] or HELD), "source": ONE_BENCHMARK.get(row["source"], row["source"]),
         }  # fmt: skip
         key = row["source"], row["version"], row["device"], row["target"], row["text"], row["num_rows"]
         if of_text and key not in told:
             told.add(key)
             yield Row(**same, seconds=plain_s, note=f"{of_text}{num_rows} rows")
+        if not row["drafter"]:
+            continue
         yield Row(
             **same,
-            drafter=_head(row["drafter"], preset),
+            drafter=_drafter(row["drafter"], row["target"].partition("@")[0]),
             drafted=int(row["steps"]),
             judged=int(row["judged"]),
             wide=int(row["topk"]),
@@ -252,13 +258,26 @@ def _typed(*, kept: bool) -> Iterator[Row]:
 
 def _engine(name: str, version: str) -> str:
     """The engine's name in the table: first releases of vLLM's V1 took far longer for a round."""
-    own = of_release(name, version)
-    return own if own in engines() else name
+    return of_release(name, version)
 
 
-def _head(kind: str, preset: str) -> ModelInfo:
-    """A head for a preset model; for a mixture it has a dense layer, as the heads of Qwen3-30B-A3B have."""
-    head = head_of(kind, replace(presets()[preset], mixture=None), kind)
+def _target(text: str) -> ModelInfo:
+    """A preset model in a format, or one of `OTHERS`."""
+    name = text.partition("@")[0]
+    return OTHERS[text].info(text) if text in OTHERS else given_shapes([f"{name}={text}"], name)[0]
+
+
+def _drafter(kind: str, target: str) -> ModelInfo:
+    """A preset model, or a head for `target`; for a mixture it has a dense layer, as the heads of Qwen3-30B-A3B have.
+
+    That of "eagle3-full" drafts all tokens of the vocabulary.
+    """
+    if kind in presets():
+        return presets()[kind].info(kind)
+    shape = replace(OTHERS.get(target) or presets()[target], mixture=None)
+    if kind == "eagle3-full":
+        return eagle3(shape, "eagle3", vocabulary=shape.vocabulary)
+    head = head_of(kind, shape, kind)
     assert head is not None
     return head
 
@@ -281,7 +300,7 @@ def _plain_rows(path: Path) -> Iterator[Row]:
         if _fits(target, device, split, in_flight * (prompt + answer)):
             seconds = float(row["silicon_tpot_ms"]) / 1e3
             yield Row(
-                engine=row["backend"],
+                engine=_engine(row["backend"], row["backend_version"]),
                 version=row["backend_version"],
                 device=device,
                 num_devices=split,
@@ -328,7 +347,7 @@ def _specforge(path: Path) -> Iterator[Row]:
         accepted, steps, wide = float(row["accept_length"]), int(row["steps"]), int(row["topk"])
         yield Row(
             **same,
-            drafter=_head("eagle3", preset),
+            drafter=_drafter("eagle3", preset),
             drafted=steps,
             judged=int(row["num_draft_tokens"]) - 1,
             wide=wide,
@@ -357,7 +376,7 @@ def _of_one_thread(path: Path) -> Iterator[Row]:
         accepted = float(row["accept_length"])
         yield Row(
             **same,
-            drafter=_head(row["method"], "llama-3.1-8b"),
+            drafter=_drafter(row["method"], "llama-3.1-8b"),
             drafted=length,
             judged=length,
             accepted=accepted,
@@ -381,6 +400,15 @@ OTHERS = {
     ),
     "DeepSeek-R1": _DEEPSEEK,
     "DeepSeek-V3": _DEEPSEEK,
+    # The feed-forward parts of both have two matrices of half as many columns again, in place of three.
+    "apertus-1.5-8b": DecoderShape(
+        hidden=4096, layers=32, heads=32, kv_heads=8, head_size=128, intermediate=14_336, vocabulary=131_072,
+        head_norms=32 + 8,
+    ),
+    "apertus-1.5-70b": DecoderShape(
+        hidden=8192, layers=80, heads=64, kv_heads=8, head_size=128, intermediate=28_672, vocabulary=131_072,
+        head_norms=64 + 8,
+    ),
     "Kimi-K2.5": replace(_DEEPSEEK, heads=64, kv_heads=64, vocabulary=163_840, mixture=_KIMI),
 }  # fmt: skip
 _PRESETS = {

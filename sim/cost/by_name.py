@@ -19,7 +19,7 @@ from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import ContextLine, CostModel, CostRangeError, DraftTerms
 from .devices import OWN_DEVICE, NamedDevice, device_named
-from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, engines, of_release, with_shares
+from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, of_release, with_shares
 from .files import FileCost, TableCost, read_cost_file
 from .kernel_tables import KERNELS, KernelTables
 from .kernels import KernelCost, engines_of_kernels
@@ -444,9 +444,10 @@ def _kernels(
     if named not in known:
         raise ArgumentError(f"`engine` must be {' or '.join(known)} with `cost` {KERNELS}DIR, got {named!r}")
     tables = KernelTables(Path(name.removeprefix(KERNELS)), named, extrapolate=extrapolate)
-    shapes, own = _shapes(name, recording, None), of_release(logged, recording.about.software.get(logged, ""))
-    told = f"the log is of {own}, but rounds are those of present releases of {named}"
-    remarks = shapes.remarks if engine is not None or own not in engines() else (told, *shapes.remarks)
+    shapes, version = _shapes(name, recording, None), recording.about.software.get(logged, "")
+    told = f"the log is of {logged} {version}, but rounds are those of present releases of {named}"
+    older = engine is None and of_release(logged, version) != logged
+    remarks = (told, *shapes.remarks) if older else shapes.remarks
     parts = {model.name: parts_of(model, recording.decoders) for model in shapes.models}
     return KernelCost(
         tables,

@@ -4,8 +4,9 @@ The figures were fitted to measured rows of engines by `benchmarks/engines/fit.p
 predict rows that they were not fitted to.
 """
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -17,7 +18,13 @@ from ...traces.meta import ModelInfo
 BARE = "bare"  # without an engine: the roofline of published peaks
 DEFAULT_ENGINE = "vllm"
 PAGE = "docs/fidelity.md"
-MEASURED_AS = {"vllm-0.8": "vllm-0.9"}  # a release whose few measured rounds took as long as those of another
+# By engine, releases before which it has the terms of another name: vLLM plans steps ahead since 0.14, and the few
+# measured rounds of 0.8 took as long as 0.9's. Builds from its source call themselves 0.1.
+RELEASES = {"vllm": (((0, 10), "vllm-0.9"), ((0, 14), "vllm-0.12"))}
+# By engine, what was measured of drafts by a model of several layers; no fit has seen one (docs/fidelity.md).
+DRAFT_MODELS = {
+    "vllm": "vLLM 0.31 starts the kernels of one singly (28 layers: 4 to 6 ms), so at one request its gain is too high"
+}
 OFTEN = 0.1  # share of measured gains with the wrong sign above which a remark says so
 
 
@@ -97,7 +104,7 @@ class EngineTerms:
         """What readers of its seconds must know."""
         sure = self.sure(target)
         measured, *lost = sure.words()
-        notes = [f"seconds fitted to {self.name.removesuffix(f'-{self.version}')} {self.version}; {measured}", *lost]
+        notes = [f"seconds fitted to {self.name.partition('-')[0]} {self.version}; {measured}", *lost]
         if self.given:
             notes.append(f"shares of peak as given ({self.given}); ranges are still those of {self.name}'s own fit")
         return (*notes, *self.elsewhere(sure))
@@ -132,6 +139,13 @@ class EngineTerms:
             draft_row_s=self.draft_row_s * factor,
             wide_s=self.wide_s * factor,
         )
+
+
+def of_draft_models(engine: str, drafters: Iterable[ModelInfo]) -> tuple[str, ...]:
+    """That rounds with such drafters were not measured; () if all are heads."""
+    deep = [each.name for each in drafters if each.layers > 1]
+    told = DRAFT_MODELS.get(engine, "none of a model was")
+    return (f"drafts by {', '.join(deep)}: rounds were measured with heads of one layer; {told}",) if deep else ()
 
 
 # Terms of a share of peak, by its name in options.
@@ -199,9 +213,10 @@ def sure_of(table: Mapping[str, Any], engine: str) -> dict[str, dict[str, Sure]]
 
 
 def of_release(engine: str, version: str) -> str:
-    """The name that an engine of this version has in the table, if its release has terms of its own."""
-    name = f"{engine}-{'.'.join(version.removeprefix('v').split('.')[:2])}"
-    return MEASURED_AS.get(name, name)
+    """The name that an engine of this version has in the table: its own, or that of older releases."""
+    found = re.match(r"v?([0-9]+)\.([0-9]+)", version)
+    release = (0, 1) if found is None else (int(found[1]), int(found[2]))
+    return next((name for before, name in RELEASES.get(engine, ()) if (0, 1) < release < before), engine)
 
 
 def engine_terms(
@@ -223,9 +238,8 @@ def engine_terms(
     known = engines()
     if engine is None:
         logged = "" if source is None else source.partition("-")[0]
-        own = of_release(logged, (software or {}).get(logged, ""))
-        named = next((name for name in (own, logged) if name in known), DEFAULT_ENGINE)
-        return known[named].get(device)
+        named = of_release(logged, (software or {}).get(logged, ""))
+        return known[named if named in known else DEFAULT_ENGINE].get(device)
     if engine not in known:
         names = f"{', '.join(known)} or {BARE}"
         raise ArgumentError(f"`engine` must be {names} (published peaks, a lower bound; {PAGE}), got {engine!r}")

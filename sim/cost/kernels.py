@@ -21,7 +21,7 @@ from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, ModelInfo
 from ...traces.parts import Matrix, ModelParts
 from .base import LOADED_ADVICE, ContextLine, CostModel, CostRangeError, ShapedCost
-from .engines import EngineTerms, Sure, engines, for_class, sure_of
+from .engines import EngineTerms, Sure, engines, for_class, of_draft_models, sure_of
 from .files import extrapolation_notes, interpolated
 from .kernel_tables import (
     DECODING,
@@ -352,7 +352,8 @@ class KernelCost(ShapedCost):
         )
         if self.device not in engines()[engine]:
             notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self.device}",)
-        notes += self._beside.terms.elsewhere(self._sure)
+        drafters = [each for name, each in self._models.items() if name != self._target]
+        notes += (*self._beside.terms.elsewhere(self._sure), *of_draft_models(engine, drafters))
         notes += windows_notes(self._models.values(), "these tables count all tokens, memory under load the window's")
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)

@@ -10,7 +10,7 @@ from math import ceil, inf, log2
 from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, Experts, ModelInfo
 from .base import ContextLine, CostModel, ShapedCost, upper_line
-from .engines import EngineTerms
+from .engines import EngineTerms, of_draft_models
 
 # Seconds of a layer outside arithmetic and memory traffic: about ten kernels of 1 microsecond each.
 LAYER_LAUNCH_S = 1e-5
@@ -190,8 +190,11 @@ class RooflineCost(ShapedCost):
         return ContextLine(start + first, min(end, start + last), start_s + beside_s, slope_s)
 
     def notes(self) -> tuple[str, ...]:
-        engine = () if self.engine is None else self.engine.notes(self._target)
-        notes = (*self._remarks, *engine, *self._quantised)
+        notes = self._remarks
+        if self.engine is not None:
+            drafters = [each for each in self._models if each is not self._target]
+            notes += (*self.engine.notes(self._target), *of_draft_models(self.engine.name, drafters))
+        notes += self._quantised
         if self._evenly:
             split = f"not said, so their cache is split evenly over {self._tensor_parallel} devices"
             notes += (f"heads of keys and values of {', '.join(self._evenly)}: {split}",)

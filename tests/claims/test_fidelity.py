@@ -45,13 +45,13 @@ def test_speed_ups_of_chains_are_predicted(fitted):
     for one in dense:
         by_engine[one.row.engine].append(abs(one.error))
     found = {engine: median(errors) for engine, errors in by_engine.items()}
-    assert found.keys() == {"sglang", "vllm", "vllm-0.9"}
-    assert max(found["sglang"], found["vllm"]) <= 0.04
+    assert found.keys() == {"sglang", "vllm", "vllm-0.12", "vllm-0.9"}
+    assert max(found["sglang"], found["vllm"], found["vllm-0.12"]) <= 0.04
     assert found["vllm-0.9"] <= 0.14
 
 
 def test_the_best_draft_length_is_predicted(fitted):
-    found = lengths([*fitted, *predicted(kept_rows(), terms_of)])
+    found = lengths(one for one in (*fitted, *predicted(kept_rows(), terms_of)) if not one.row.by_model)
     regrets = [float(row[-1].rstrip("%")) for row in found]
     assert len(regrets) >= 15
     assert sum(regret <= 3 for regret in regrets) >= 0.9 * len(regrets)
@@ -87,7 +87,8 @@ def a_round(source, *, engine="e", model="m", wide=1, steps=2):
     """A row of a round of one group."""
     target = presets()["llama-3-8b"].info(model)
     plain = replace(row(1, 500, 0, 0.007), engine=engine, source=source, target=target)
-    return replace(plain, drafter=target, drafted=steps, judged=steps, wide=wide, plain_s=0.007, seconds=0.01)
+    head = target.model_copy(update={"layers": 1})
+    return replace(plain, drafter=head, drafted=steps, judged=steps, wide=wide, plain_s=0.007, seconds=0.01)
 
 
 def test_rounds_are_left_out_by_source_or_by_model_of_the_only_one(monkeypatch):

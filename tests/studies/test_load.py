@@ -341,10 +341,10 @@ def test_no_run_has_the_least_latency_on_a_page_where_one_rejects_what_another_s
 
 
 def test_who_rejects_requests_that_another_serves_has_no_highest_rate(too_long):
-    found = find_rates(None, ["draft:2/target", "plain"], **too_long, limits="p99_ttft < 0.05")
+    found = find_rates(None, ["draft:2/target", "plain"], **too_long, limits="p99_ttft < 0.03")
     assert [row.policy for row in found.rows] == ["plain"]
     assert "draft:2/target is left out: it rejects 6 requests a run, others 0" in found.remarks
-    alone = find_rates(None, ["draft:2/target"], **too_long, limits="p99_ttft < 0.05")
+    alone = find_rates(None, ["draft:2/target"], **too_long, limits="p99_ttft < 0.03")
     assert [row.policy for row in alone.rows] == ["draft:2/target"]
     assert any("requests 12 rejected (longer than the 640 tokens" in remark for remark in alone.remarks)
 

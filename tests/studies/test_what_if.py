@@ -125,7 +125,7 @@ def test_what_is_open_is_said():
         (["draft.second=2x"], "`changes` knows no 'draft.second': did you mean draft.seconds?"),
         (["target.acceptance=+0.1"], "`changes` knows no 'target.acceptance'"),
         (["draft.acceptance=0.1"], "`changes` draft.acceptance must be a shift with its sign"),
-        (["device=h2000"], "`changes` knows no device 'h2000': did you mean h200?"),
+        (["device=h2000"], "`changes` knows no device 'h2000': did you mean h200 or gh200?"),
         (["prefix_cache=on"], "`changes` prefix_cache must be off, got 'on'"),
         (["policy=draft:0/target"], "the window of draft must be a whole number >= 1"),
     ],
@@ -190,7 +190,7 @@ def test_a_change_that_rejects_requests_has_no_ratio_of_times(tmp_path):
 
 
 def test_requests_that_a_horizon_cuts_are_named():
-    found = paceline.what_if(LOAD, "plain", ["rate=2x"], **ASKED, horizon_s=0.3)
+    found = paceline.what_if(LOAD, "plain", ["rate=2x"], **ASKED, horizon_s=0.2)
     unfinished = sum(run.metrics.unfinished for run in found.alone[0].row.runs)
     requests = sum(run.metrics.requests for run in found.alone[0].row.runs)
     told = f"rate=2x: of {requests} requests {unfinished} unfinished: in no latency but ITL"

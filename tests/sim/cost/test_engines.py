@@ -146,12 +146,19 @@ def test_members_on_several_devices_are_at_the_same_end():
 
 
 def test_what_a_reader_has_to_know():
-    (said,) = cost_of().notes()
+    said, of_models = cost_of().notes()
     assert "seconds fitted to half 1; in nine of ten measurements of dense models on Hopper, a token took " in said
     assert "0.50 to 2.00 times the predicted seconds (models new to the engine)" in said
     assert "what a round adds 0.50 to 3.00 times (new to the fit)" in said
     measured = replace(HALF, dense=replace(HALF.dense, new="new sources of half"))
     assert cost_of(measured).notes()[0].endswith("what a round adds 0.50 to 3.00 times (new sources of half)")
+    assert of_models == "drafts by d: rounds were measured with heads of one layer; none of a model was"
+    assert len(cost_of(HALF, DRAFT.model_copy(update={"layers": 1}), MODEL).notes()) == 1
+    assert (
+        cost_of(replace(HALF, name="vllm"))
+        .notes()[1]
+        .startswith("drafts by d: rounds were measured with heads of one layer; vLLM")
+    )
 
 
 def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
@@ -167,7 +174,7 @@ def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
     )
     assert elsewhere == "no rounds of half were measured on such a device: they are taken from elsewhere"
     blackwell = replace(HALF.mixture, of="mixtures of experts on Blackwell")
-    *_, elsewhere, _ = cost_of(replace(HALF, rounds_measured=False, mixture=blackwell), DRAFT, mixture).notes()
+    *_, elsewhere, _, _ = cost_of(replace(HALF, rounds_measured=False, mixture=blackwell), DRAFT, mixture).notes()
     assert elsewhere.endswith("they are taken from elsewhere, of mixtures of experts on Hopper")
     low, high = cost.ends()
     verified = [seconds(each, 4, held=5) - seconds(each, 1, held=8) for each in (low, cost, high)]
@@ -194,7 +201,11 @@ def test_whose_terms_are_taken(source, engine, device, found):
     assert (None if terms is None else terms.name) == found
 
 
-OWN = {"0.9.2": "vllm-0.9", "v0.9.0": "vllm-0.9", "0.8.5.post1": "vllm-0.9", "0.19.1": "vllm", "0.1.dev7": "vllm"}
+OWN = {
+    **dict.fromkeys(("0.9.2", "v0.9.0", "0.9rc1", "0.8.5.post1", "0.7.3"), "vllm-0.9"),
+    **dict.fromkeys(("0.10.1.1", "0.11.0", "v0.12.0", "0.13+cu129"), "vllm-0.12"),
+    **dict.fromkeys(("0.14.0rc1", "0.19.1", "1.0", "0.1.dev7", "unknown", ""), "vllm"),
+}
 
 
 @pytest.mark.parametrize(("version", "found"), OWN.items())
@@ -206,6 +217,7 @@ def test_a_log_of_a_release_with_terms_of_its_own_takes_them(version, found):
 
 def test_a_release_is_named_once():
     assert engines()["vllm-0.9"]["h100"].notes(MODEL)[0].startswith("seconds fitted to vllm 0.9; ")
+    assert engines()["vllm-0.12"]["h100"].notes(MODEL)[0].startswith("seconds fitted to vllm 0.11 and 0.12; ")
 
 
 @pytest.mark.parametrize(
@@ -214,13 +226,13 @@ def test_a_release_is_named_once():
         (
             "vlm",
             "h100",
-            "`engine` must be vllm, vllm-0.9, sglang, trtllm or bare (published peaks, a lower bound; "
+            "`engine` must be vllm, vllm-0.12, vllm-0.9, sglang, trtllm or bare (published peaks, a lower bound; "
             "docs/fidelity.md), got 'vl",
         ),
         (
             "vllm",
             "a100",
-            "`engine` vllm was measured on h100-sxm, h100, h200, h20, b200 only, got a100; `engine` bare takes",
+            "`engine` vllm was measured on h100-sxm, h100, h200, gh200, h20, b200 only, got a100; `engine` bare takes",
         ),
     ],
 )
@@ -311,7 +323,7 @@ def test_engines_whose_rounds_were_measured_have_a_range_of_their_own():
     """Only where they were: on Hopper, of dense models, to whose rounds terms were fitted. Others are no surer."""
     dense = {(name, device): engines()[name][device].dense for name in engines() for device in ("h100", "h200", "b200")}
     own = {place for place, sure in dense.items() if sure.new != "new to the fit"}
-    assert own == {(name, device) for name in ("vllm", "vllm-0.9", "sglang") for device in ("h100", "h200")}
+    assert own == {(name, device) for name in engines().keys() - {"trtllm"} for device in ("h100", "h200")}
     (wide,) = {sure.rounds for place, sure in dense.items() if place not in own}
     for place in own:
         measured = dense[place].rounds

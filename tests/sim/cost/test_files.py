@@ -359,16 +359,16 @@ def test_options_reach_the_cost():
     assert cost.name == "h100 x2 tensor parallel (vllm), draft x0.5"
     cost = make_cost("cpu", RECORDING, extrapolate=True)
     assert seconds(cost, 10**6, model="target") > META.costs["cpu"]["target"].seconds[-1]
-    told, engine = make_cost("h200", SHAPED).notes()
+    told, engine, _ = make_cost("h200", SHAPED).notes()
     assert "`cost` timed `on` h200 `measured_on` DEVICE takes" in told
     on_h100 = replace(SHAPED, meta=SHAPED.meta.model_copy(update={"hardware": "NVIDIA H100 80GB HBM3"}))
-    told, _ = make_cost("h200", on_h100).notes()
+    told, *_ = make_cost("h200", on_h100).notes()
     assert "`cost` timed `on` h200 takes" in told
     make_cost("timed", on_h100, on=OnDevice(device="h200"))
-    told, _ = make_cost("h100", on_h100).notes()
+    told, *_ = make_cost("h100", on_h100).notes()
     assert told == "the recording holds seconds measured on this device: `cost` timed"
     assert engine.startswith("seconds fitted to vllm")
-    made, same = make_cost("h100", RECORDING).notes()  # measured on a processor of which no sheet knows
+    made, same, _ = make_cost("h100", RECORDING).notes()  # measured on a processor of which no sheet knows
     assert made.startswith("synthetic is made")
     assert same == engine
 

@@ -165,7 +165,10 @@ def test_tables_of_a_device_without_engine_and_older_ones(tmp_path):
         made.put(path, "attention", "vllm", "0.9.0", name, old)
     cost = cost_of(path, SHAPE.info("m"))
     assert cost.name == "kernels of a100-80gb (vllm)"
-    assert cost.notes()[1] == "what tables lack was measured on h100-sxm, h100, h200, h20, b200 alone, not on a100-80gb"
+    assert (
+        cost.notes()[1]
+        == "what tables lack was measured on h100-sxm, h100, h200, gh200, h20, b200 alone, not on a100-80gb"
+    )
     assert seconds(cost, 1, held=255) > 0
 
 
@@ -358,14 +361,15 @@ def test_named_as_a_cost(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "engine", "is_told"), [("0.9.2", None, True), ("0.9.2", "vllm", False), ("0.19.1", None, False)]
+    ("version", "engine", "is_told"),
+    [("0.9.2", None, True), ("0.13.0", None, True), ("0.9.2", "vllm", False), ("0.19.1", None, False)],
 )
 def test_that_a_log_is_of_an_older_release_is_told(version, engine, is_told, tmp_path, monkeypatch):
     recording = llamas()
     about = replace(recording.about, source="vllm-log", software={"vllm": version})
     monkeypatch.setattr(type(recording), "about", about)
     notes = make_cost(f"kernels:{made.folder(tmp_path / 'h100')}", recording, engine=engine).notes()
-    told = "the log is of vllm-0.9, but rounds are those of present releases of vllm"
+    told = f"the log is of vllm {version}, but rounds are those of present releases of vllm"
     assert (told in notes) == is_told
 
 
