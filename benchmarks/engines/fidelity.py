@@ -205,6 +205,12 @@ def page(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def rewrite(begin: str, end: str, lines: Iterable[str]) -> None:
+    """Put lines between two marks of the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    PAGE.write_text("\n".join([f"{before}{begin}", "", *lines, f"{end}{rest.partition(end)[2]}"]), encoding="utf-8")
+
+
 def written_medians(text: str) -> dict[str, float]:
     """The median error of the terms by the first cells of a line; of fitted rows where kept ones have as many."""
     found = {}
@@ -222,13 +228,11 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     lines = page(rows_in(given.rows))
-    before = PAGE.read_text(encoding="utf-8")
-    start, _, rest = before.partition(BEGIN)
-    old, _, after = rest.partition(END)
     print("\n".join(lines))
     if given.write:
-        PAGE.write_text("\n".join([f"{start}{BEGIN}", "", *lines, f"{END}{after}"]), encoding="utf-8")
+        rewrite(BEGIN, END, lines)
         return
+    old = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     known = written_medians(old)
     grown = {
         name: (known[name], now)

@@ -28,7 +28,7 @@ from paceline.traces.shapes import presets
 from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
-from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
+from .fidelity import bare, by_group, lengths, markdown, middle, rewrite, terms_of, worst
 from .fit import CLOSE, OLDER, left_out, model_of, sure_lines, weights
 from .rows import DEVICES, OTHERS, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
@@ -211,8 +211,7 @@ def main() -> None:
     print("\n".join([*lines, *(f"{number} rows without: {why}" for why, number in refused.items()), "", figures]))
     if given.write:
         TABLE.write_text(figures, encoding="utf-8")
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text("\n".join([f"{before}{BEGIN}", "", *lines, f"{END}{rest.partition(END)[2]}"]), encoding="utf-8")
+        rewrite(BEGIN, END, lines)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ python -m benchmarks.engines.under_load [--concurrency N ...] [--write] (--write
 
 import csv
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +21,7 @@ from paceline.traces.importers import ImportOptions, Load, read_recording
 from paceline.traces.rounds.recording import RoundsRecording
 
 from ..shared.report import parser_of
-from .fidelity import PAGE, markdown
+from .fidelity import markdown, rewrite
 
 ROWS = Path(__file__).with_suffix(".csv")
 BEGIN, END = "<!-- made by benchmarks/engines/under_load.py -->", "<!-- end of load -->"
@@ -49,11 +48,12 @@ def line() -> str:
     )
 
 
-def measured() -> dict[int, dict[int, float]]:
-    """Tokens per second by number of requests and draft length, 0 of the target alone."""
-    found: dict[int, dict[int, float]] = defaultdict(dict)
+def measured() -> dict[int, tuple[int, dict[int, float]]]:
+    """By requests at a time: how many there were, and tokens per second by draft length (0: the target alone)."""
+    found: dict[int, tuple[int, dict[int, float]]] = {}
     for row in csv.DictReader(ROWS.read_text(encoding="utf-8").splitlines()):
-        found[int(row["concurrency"])][int(row["drafted"])] = float(row["tokens_per_s"])
+        _, by_length = found.setdefault(int(row["concurrency"]), (int(row["requests"]), {}))
+        by_length[int(row["drafted"])] = float(row["tokens_per_s"])
     return found
 
 
@@ -67,9 +67,10 @@ def recorded(folder: Path) -> RoundsRecording:
     return read_recording("vllm-log", [log], options).with_shapes(["target=llama-3.1-8b", f"eagle={head}"])
 
 
-def simulated(recording: RoundsRecording, cluster: Path, concurrency: int, lengths: Iterable[int]) -> dict[int, float]:
-    """The same of a simulated server, with as many requests."""
-    requests = max(128, 4 * concurrency)
+def simulated(
+    recording: RoundsRecording, cluster: Path, concurrency: int, requests: int, lengths: Iterable[int]
+) -> dict[int, float]:
+    """Tokens per second of a simulated server by draft length."""
     workload = f"closed:concurrency={concurrency},requests={requests},prompt={PROMPT},output={ANSWER[0]}..{ANSWER[1]}"
     policies = {length: f"eagle:{length}/target" if length else "target" for length in lengths}
     found = paceline.compare_under_load(recording, [*policies.values()], workload=workload, cluster=cluster, seeds=1)
@@ -93,8 +94,8 @@ def main() -> None:
         recording, cluster = recorded(Path(name)), Path(name) / "server.toml"
         cluster.write_text(SERVER, encoding="utf-8")
         for concurrency in given.concurrency or truth:
-            had = truth[concurrency]
-            said = simulated(recording, cluster, concurrency, had)
+            requests, had = truth[concurrency]
+            said = simulated(recording, cluster, concurrency, requests, had)
             gains = [f"{had[length] / had[0]:.2f}, {said[length] / said[0]:.2f}" for length in had if length]
             lost = 1 - had[best(said)] / had[best(had)]
             rows.append(
@@ -107,13 +108,12 @@ def main() -> None:
                 ]
             )
             print(" | ".join(rows[-1]), flush=True)
-    lengths = (length for length in truth[1] if length)
+    lengths = (length for length in truth[1][1] if length)
     head = ["requests", "plain, tokens/s", *(f"K = {length}" for length in lengths), "best K", "loses"]
     lines = markdown(head, rows)
     print("\n".join(lines))
     if given.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text("\n".join([f"{before}{BEGIN}", "", *lines, f"{END}{rest.partition(END)[2]}"]), encoding="utf-8")
+        rewrite(BEGIN, END, lines)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Results of benchmark clients: JSON files of vLLM and SGLang, AIPerf and GuideLLM, and their printed blocks.
 
-Both of the first print a block at their end that begins with `==== Serving Benchmark Result ====`: each line is a name
-and a number; names about speculation are read, or an error if they are unknown. Rates are per cent.
+The clients of vLLM and SGLang print a block at their end that begins with `==== Serving Benchmark Result ====`: each
+line is a name and a number; names about speculation are read, or an error if they are unknown. Rates are per cent.
 
 `vllm-summary` is vLLM's acceptance of each request as a histogram, under the names of `vllm-detailed`. AIPerf's
 histogram is sparse; GuideLLM keeps vLLM's `metrics` as they came. A request of these two without either form of them

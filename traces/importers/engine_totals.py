@@ -1,22 +1,29 @@
 """Engines' counts of each request: llama.cpp's totals, histograms or means of SGLang and TensorRT-LLM.
 
-llama.cpp's `timings`, which its server's log has in lines, lack the number of steps, but every step emits the accepted
-tokens and one token of the target's own, and the prefill emits the first: steps = tokens - 1 - accepted. Where drafts
-of a window would not fit into so few steps, there were more of them and the last one was cut by the end of the answer.
-A request without a field of drafts or acceptance is one of the target alone; other names of fields are an error: they
-may be those of another version.
+llama.cpp's `timings` have `predicted_n` tokens of the answer, `prompt_n` and `cache_n` of the prompt, `draft_n`,
+`draft_n_accepted`, `prompt_ms`, `predicted_ms`; its server's log has the same in lines. They lack the number of steps,
+but every step emits the accepted tokens and one token of the target's own, and the prefill emits the first: steps =
+tokens - 1 - accepted. Where drafts of a window would not fit into so few steps, there were more of them and the last
+one was cut by the end of the answer. The window is `--spec-draft-n-max` of the server. A request without a field of
+drafts or acceptance is one of the target alone; other names of fields are an error: they may be those of another
+version.
 
-SGLang's `meta_info` has counts under names that differ by version. Where depth is adapted,
-`spec_proposed_drafts_histogram` has the proposed tokens by step, and the other counts have the greatest depth for every
-step. For chains the window is the largest per step of any response of the file: servers may draft less sometimes. A
-tree proposes more tokens than its deepest path has: where every histogram of the file ends before the tokens proposed
+SGLang's `meta_info`, of the response or its first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
+`spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. The drafted tokens are
+`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), or by step
+`spec_proposed_drafts_histogram`, which counts where depth is adapted: there the others count the greatest depth for
+every step. For chains the window is the largest per step of any response of the file: servers may draft less sometimes.
+A tree proposes more tokens than its deepest path has: where every histogram of the file ends before the tokens proposed
 in a step, it may be one (or a chain that no step kept whole), and a stated window must give the depth of drafts.
-Without a histogram nothing shows a tree: drafts are chains unless the window is less than the proposed tokens. Drafts
-of DSpark may be cut before they are checked: `spec_cap_lens_histogram` counts what was left, and the target's own
-token.
+Without a histogram nothing shows a tree: drafts are chains unless the window is less than the proposed tokens. A
+response without `spec_verify_ct` is one of the target alone. Chat completions may have the same in
+`sglext.spec_tokens_details`. Drafts of DSpark may be cut before they are checked: `spec_cap_lens_histogram` counts what
+was left, and the target's own token. `e2e_latency` has the seconds of the answer, from its
+arrival, and `response_sent_to_client_ts` its end.
 
-TensorRT-LLM's choices have `speculative_decoding`, or `avg_decoded_tokens_per_iter` alone, whose iterations count the
-prefill, and then a window must be given.
+TensorRT-LLM's choices have `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`, `total_draft_tokens`
+and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count the prefill, and then
+a window must be given. `usage` counts tokens.
 """
 
 import re

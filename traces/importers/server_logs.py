@@ -1,26 +1,32 @@
 """Logs that servers write while they run: llama.cpp, SGLang, TensorRT-LLM and vLLM.
 
-**llama.cpp.** A request is a line of the time of its prompt, one of that of its answer, one of drafts, whose words
-differ by version, and one of statistics of each drafting method, counted since the server started. Rates per position
-are as many as the window. `id S | task T |` separates the lines of several slots. Targets that cannot drop a part of
-what they read (recurrent and hybrid ones) repeat a draft that was rejected in part, and some versions count only what
-was kept whole in the line of drafts. So where both exist and differ, the statistics hold: their increase since the
-request before, as long as no two requests ran at once. A line with figures of drafts or of acceptance in other words is
-an error: it may be that of a newer version.
+**llama.cpp.** A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of
+`draft acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with `, mean acceptance
+length = L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line `statistics METHOD:
+#calls(b,g,a) = ..., #gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method, counted since the
+server started. Rates per position are as many as the window. `id S | task T |` separates the lines of several slots.
+Targets that cannot drop a part of what they read (recurrent and hybrid ones) repeat a draft that was rejected in part,
+and some versions count only what was kept whole in the first of the two lines. So where both exist and differ, the
+second holds: its increase since the request before, as long as no two requests ran at once. A line with figures of
+drafts or of acceptance in other words is an error: it may be that of a newer version.
 
-**SGLang.** Each `Decode batch` line sums up some forwards of all running requests. `accept len: L` is tokens that a
-step emits, the target's own included, and `accept rate: A` is (L - 1) / K, or in older versions L / (K + 1), for K
-tokens proposed in a step. Lines do not give their number of steps: each is weighted by its running requests. SGLang
-0.5.23, `managers/scheduler_components/metrics_reporter.py`.
+**SGLang.** Each `Decode batch` line sums up some forwards of all running requests. It has `#running-req: R` and `accept
+len: L`, the tokens that a step emits, the target's own included; since 0.5 also `accept rate: A`, which is (L - 1) / K,
+or in older versions L / (K + 1), for K tokens proposed in a step. Lines do not give their number of steps: each is
+weighted by its running requests. K is a number that fits all lines; the line with `server_args=` gives the depth of a
+tree. SGLang 0.5.23, `managers/scheduler_components/metrics_reporter.py`.
 
-**TensorRT-LLM.** Statistics of iterations, one object each; `acceptanceLength` is (accepted + requests) / requests.
+**TensorRT-LLM.** Statistics of iterations (`enable_iter_perf_stats`; GET `/metrics`, `LLM.get_stats`), one object per
+iteration: `iter`, `inflightBatchingStats.numGenRequests`, and `specDecodingStats` with `numDraftTokens`,
+`numAcceptedTokens`, `numRequestsWithDraftTokens` and `acceptanceLength`, which is (accepted + requests) / requests.
+Ranks of attention data parallelism beyond the first repeat its statistics (`attentionDpRank`).
 
-**vLLM.** Each `SpecDecoding metrics` line sums up some seconds of all requests. Lines are summed, each weighted by its
-drafts: the accepted tokens over the sum of its rates, or the drafted ones over its positions where nothing was
-accepted. Where depth is adapted, a line has rates of 0 for the positions beyond its own, which were not drafted and so
-not rejected: these positions are known from the other lines. If depth changed within a line's seconds, its drafted
-tokens are not K for each draft, and it counts for the positions that drafts of both depths have, that of the line
-before it and its own.
+**vLLM.** Each `SpecDecoding metrics` line sums up some seconds of all requests: `Accepted: A tokens, Drafted: D tokens,
+Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed, each weighted by its drafts: A over the sum of its
+rates, or D over its positions where nothing was accepted. Where depth is adapted, a line has `Current speculative
+depth: K`, and rates of 0 for the positions beyond, which were not drafted and so not rejected: these positions are
+known from the other lines. If depth changed within a line's seconds, its drafted tokens are not K for each draft, and
+it counts for the positions that drafts of both depths have, that of the line before it and its own.
 """
 
 import json
