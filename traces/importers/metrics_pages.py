@@ -19,7 +19,6 @@ from itertools import groupby, pairwise
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +38,7 @@ from .totals import (
     hazard_of_steps,
     hazards_of_mean,
     hazards_of_rates,
+    note_running,
     note_short_drafts,
 )
 
@@ -423,7 +423,6 @@ class Speculation:
 
 
 _PAGES = "counts are those between the first and the last of {} pages of metrics"
-_RUNNING = "requests that ran, for --batch of `recommend`: {:,g} to {:,g} at the times of the pages, {:,.3g} on average"
 _MODELS = "counts of {} models are added: {}"
 _UNANSWERED = (
     "{:,} requests were aborted or failed: they are no answers, but their tokens count among those of the others"
@@ -497,8 +496,7 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         found = Speculation(scrapes, engine)
         answered, unanswered = found.requests
         _remark(ongoing, scrapes, pages, unanswered, found.aborted)
-        if len(running := scrapes.over_time(engine.running)) > 1:
-            ongoing.findings.remark(_RUNNING.format(min(running), max(running), fmean(running)))
+        note_running(ongoing, scrapes.over_time(engine.running), "pages")
         counts = (answered, found.total(engine.tokens), found.total(engine.prompts))
         requests, tokens, prompts = (round(count or 0.0) for count in counts)
         lengths = even_lengths(fields, requests, tokens, prompts) if requests and tokens else None

@@ -54,6 +54,7 @@ from .totals import (
     hazards_of_mean,
     hazards_of_rates,
     note_plain,
+    note_running,
     note_short_drafts,
     settled_window,
 )
@@ -393,7 +394,8 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         told = f"{batches} {_BATCH} lines without one: the server ran without speculation" if batches else "no line"
         rule = f"must stand in a line of {_BATCH}{_PLAIN_STEP.format('#running-req', 'gen') if batches else ''}"
         raise fields.error(_LENGTH, rule, told)
-    weight = sum(line.running for line in lines)
+    running = [line.running for line in lines]
+    weight = sum(running)
     if not weight:
         raise fields.error("#running-req", "must be at least 1 in some line", 0)
     stated = ongoing.options.windows.get(log.name)
@@ -403,6 +405,7 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         raise fields.error("accept rate", rule, f"rates of {', '.join(map(str, sorted(proposed)))} proposed tokens")
     window = settled_window(ongoing, log.name, fields, proposed, depth, trees=trees)
     mean = sum(line.length * line.running for line in lines) / weight
+    note_running(ongoing, running, "lines")
     yield from log.requests(None, hazards_of_mean(fields, _LENGTH, mean, window), window=window, either=True)
 
 
@@ -491,7 +494,7 @@ _RANKS = "iterations of further ranks were left out: they repeat the statistics 
 class _Sums:
     requests: int = 0  # with a draft, counted per iteration
     accepted: int = 0  # drafted tokens that were accepted
-    generating: int = 0  # requests in generation, counted per iteration
+    generating: list[int] = field(default_factory=list[int])  # requests in generation, by iteration with some
     # number of drafts by length; those of one iteration are taken to be as even as possible
     lengths: Counter[int] = field(default_factory=Counter[int])
     # number of drafts that kept the token at each position, from 1, while one request drafted at a time
@@ -529,9 +532,10 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         check_depth(ongoing, log.name, fields, deepest=max(+sums.kept, default=0), longest=longest)
     window = settled_window(ongoing, log.name, fields, None, longest)
     drafting = 1.0
-    if sums.generating > sums.requests:
-        drafting = sums.requests / sums.generating
+    if (generating := sum(sums.generating)) > sums.requests:
+        drafting = sums.requests / generating
         note_plain(ongoing, 1 - drafting)
+    note_running(ongoing, sums.generating, "iterations")
     hazards = _trtllm_hazards(fields, ongoing, sums, window)
     yield from log.requests(None, hazards, window=window, drafting=drafting, either=True)
     if window == longest:
@@ -556,7 +560,8 @@ def _trtllm_hazards(fields: Fields, ongoing: Ongoing, sums: _Sums, window: int) 
 def _take(sums: _Sums, found: Fields) -> None:
     """Add an iteration; raises TraceFormatError for counts that contradict each other."""
     if "inflightBatchingStats" in found:
-        sums.generating += found.nested("inflightBatchingStats").count("numGenRequests", least=0, default=0)
+        generating = found.nested("inflightBatchingStats").count("numGenRequests", least=0, default=0)
+        sums.generating += [generating] if generating else []
     if _STATS not in found:
         if not _sees(found):
             raise found.error(_STATS, "must be there, null in an iteration without drafts", "nothing")
@@ -605,7 +610,9 @@ _FIELDS = frozenset(
         *("Avg Draft acceptance rate", "Draft acceptance rate", "Current speculative depth"),
     }
 )
-_OTHER_LINE = "Avg generation throughput:"  # of every server's log
+_OTHER_LINE = "Avg generation throughput:"  # of every server's log, just before that of its drafts
+_RUNS = re.compile(r"Running: ([0-9]{1,9}) reqs")
+_OF_SEVERAL = "Engines Aggregated:"
 _VLLM_ROUNDING = 0.0005  # most rounding error of vLLM's rates, printed with three decimals
 _COUNTS = re.compile(r"Accepted: ([0-9]{1,15}) tokens, Drafted: ([0-9]{1,15}) tokens")
 _VLLM_RATES = re.compile(r"Per-position acceptance rate: ((?:[01]\.[0-9]{1,9}(?:, )?){1,1024})")
@@ -624,6 +631,7 @@ class _VllmLine(NamedTuple):
     drafts: float  # by the rounded rates
     fewest: float  # lower bound of the drafts
     drafted: int  # tokens
+    running: int | None  # requests, when the line was written
 
 
 def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -658,18 +666,22 @@ def _remark(ongoing: Ongoing, lines: Sequence[_VllmLine]) -> None:
     if any(line.drafted < line.fewest * line.known for line in lines):
         drafts, drafted = sum(line.drafts for line in lines), sum(line.drafted for line in lines)
         note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=max(depths))
+    note_running(ongoing, [line.running for line in lines if line.running is not None], "lines")
 
 
 def _lines(path: Path) -> Iterator[_VllmLine]:
-    before: int | None = None
+    before = running = None
     for number, line in text_lines(path):
+        if _OTHER_LINE in line:
+            told = None if _OF_SEVERAL in line else _RUNS.search(line)
+            running = None if told is None else int(told[1])
         if _LINE_BEFORE_V1 in line:
             rule = "must be of vLLM 1 (`SpecDecoding metrics:`): version 0 prints a share of tokens alone, no positions"
             raise TraceFormatError(f"{path}: line {number}", "Speculative metrics", rule, line.strip()[-80:])
         if _LINE not in line:
             continue
         try:
-            found = _line_of(f"{path}: line {number}", line, before)
+            found = _line_of(f"{path}: line {number}", line, before, running)
         except TraceFormatError as error:
             if line.endswith(("\n", "\r")):
                 raise
@@ -680,7 +692,7 @@ def _lines(path: Path) -> Iterator[_VllmLine]:
             before = found.depth
 
 
-def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
+def _line_of(place: str, line: str, before: int | None, running: int | None) -> _VllmLine | None:
     """A line of metrics, after one of depth `before`; None where nothing was drafted."""
     counts, rates, depth, told = (
         _COUNTS.search(line), _VLLM_RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
@@ -711,7 +723,7 @@ def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
     most = accepted / max(total - rounding, total / 2) if total else drafts
     all_of_depth = fewest * now <= drafted <= most * now
     known = now if all_of_depth or before is None else min(now, before)
-    return _VllmLine(place, found, now, known, drafts, fewest, drafted)
+    return _VllmLine(place, found, now, known, drafts, fewest, drafted, running)
 
 
 def _other_figure(figures: str) -> str | None:

@@ -10,6 +10,7 @@ Letters: R rounds, W the window.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -321,6 +322,7 @@ _EITHER = (
     "here: if yours does, steps gave {:.2f} tokens on average, not {:.2f}"
 )
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a rejection may be an end"
+_RUNNING = "requests that ran, for --batch: {:,g} to {:,g} at the times of the {}, {:,.3g} on average"
 
 
 # Of each request the tokens of its prompt, 0 if unknown, and of its answer; one without any is left out.
@@ -458,6 +460,12 @@ def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window
     """Note drafts shorter than the window; rates count drafts, whatever ended them."""
     if drafts > 0 and drafted < drafts * window:
         ongoing.findings.remark(_SHORT.format(drafted / drafts, window))
+
+
+def note_running(ongoing: Ongoing, counts: Sequence[float], times: str) -> None:
+    """Note how many requests ran at once, at several `times` of what is named; one time alone tells little."""
+    if len(counts) > 1:
+        ongoing.findings.remark(_RUNNING.format(min(counts), max(counts), times, fmean(counts)))
 
 
 class StatedLog:

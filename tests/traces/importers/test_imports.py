@@ -232,13 +232,28 @@ def test_what_prometheus_answers_is_read_as_the_pages_it_took(tmp_path):
     found = [read_recording("auto", files) for files in (texts, [whole], parts)]
     assert [one.meta.drafters for one in found[1:]] == [found[0].meta.drafters] * 2
     assert [len(one.requests) for one in found] == [15] * 3
-    ran = "requests that ran, for --batch of `recommend`: 1 to 6 at the times of the pages, 3 on average"
+    ran = "requests that ran, for --batch: 1 to 6 at the times of the pages, 3 on average"
     assert [ran in one.meta.notes for one in found] == [True] * 3
     with pytest.raises(TraceFormatError, match="file: must be a page of metrics, as others are"):
         read_recording("auto", [whole, texts[0]])
     whole.write_text(whole.read_text().replace("1000000060.0", '"then"'))
     with pytest.raises(TraceFormatError, match="values: must be pairs of a time and a value, got 'a list of 2'"):
         read_recording("auto", [whole])
+
+
+def test_a_log_of_vllm_says_how_many_requests_ran_with_its_drafts(tmp_path):
+    """Each line of drafts follows one of its engine; sums over several engines tell no batch."""
+
+    def log(*running, of="Engine 000:"):
+        ran = (f"{of} Avg generation throughput: 9 tokens/s, Running: {n} reqs, Waiting: 0 reqs" for n in running)
+        return [line for told in ran for line in (told, metrics_line([0.8, 0.5], 130, 200))]
+
+    stated = ImportOptions(**STATED["vllm-log"])
+    notes = read_recording("vllm-log", [write_text(tmp_path / "one", *log(4, 8, 9))], stated).meta.notes
+    assert "requests that ran, for --batch: 4 to 9 at the times of the lines, 7 on average" in notes
+    for lines in (log(4), log(4, 8, of="2 Engines Aggregated:")):
+        found = read_recording("vllm-log", [write_text(tmp_path / "other", *lines)], stated)
+        assert "requests that ran" not in " ".join(found.meta.notes)
 
 
 def test_a_series_that_begins_later_is_of_the_page_of_its_time(tmp_path):
