@@ -16,8 +16,8 @@ from statistics import median
 from paceline.sim.cost.engines import EngineTerms, Residuals, engines, for_class, sure_of
 
 from ..shared.report import parser_of
-from .fit import TABLE, class_of, group_of_target, sources_of_rounds, unseen, unseen_rounds
-from .rows import MARGIN, Predicted, Row, kept_rows, predicted, rows_in
+from .fit import TABLE, class_of, group_of_target, heads_or_plain, sources_of_rounds, unseen, unseen_rounds
+from .rows import COPIED, MARGIN, Predicted, Row, kept_rows, predicted, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 BEGIN, END = "<!-- made by `make fidelity WRITE=--write` -->", "<!-- end -->"
@@ -39,7 +39,8 @@ def bare(_: Row) -> None:
 
 def group_of(row: Row) -> Group:
     """The group of a row, one line of a table; trees and chains are separate."""
-    drafts = "" if row.drafter is None else f"{row.drafter.name}, {'chains' if row.wide == 1 else 'trees'}"
+    name = COPIED if row.drafter is None else row.drafter.name
+    drafts = f"{name}, {'chains' if row.wide == 1 else 'trees'}" if row.drafted else ""
     return (*row.group, drafts)
 
 
@@ -88,7 +89,7 @@ def sources_table(fitted: Iterable[Predicted], kept: Iterable[Predicted]) -> lis
     for found, seen in ((fitted, "fitted"), (kept, "kept")):
         for one in found:
             row = one.row
-            if row.drafted and row.wide == 1 and not row.by_model:
+            if row.wide == 1 and row.drafts_by == "head":
                 groups[row.engine, row.source.removeprefix("github.com/").partition("/blob/")[0], seen].append(one)
     rows = ([*names, str(len(each)), middle(each), worst(each)] for names, each in sorted(groups.items()))
     return markdown(["engine", "source", "rows are", "rows", "terms", "worst"], rows)
@@ -99,8 +100,9 @@ def batches_table(found: Iterable[Predicted]) -> list[str]:
     sources: dict[Group, list[Predicted]] = defaultdict(list)
     for one in found:
         row = one.row
-        if row.drafter is not None:
-            sources[row.source, *row.group[1:3], row.drafter.name, f"{row.drafted}"].append(one)
+        if row.drafted:
+            name = COPIED if row.drafter is None else row.drafter.name
+            sources[row.source, *row.group[1:3], name, f"{row.drafted}"].append(one)
     rows = []
     for names, several in sources.items():
         if len({one.row.num_rows for one in several}) < 3:
@@ -125,8 +127,8 @@ def ranges_table(apart: Sequence[Predicted], kept: Sequence[Predicted], own: Seq
     groups: dict[Group, list[bool]] = defaultdict(list)
     by_source = sources_of_rounds(one.row for one in own)
     for source, found in (
-        ("model not seen", apart),
-        ("typed off", [one for one in kept if not one.row.by_model]),
+        ("model not seen", heads_or_plain(apart)),
+        ("typed off", heads_or_plain(kept)),
         ("", own),
     ):
         for one in found:
@@ -167,7 +169,7 @@ def page(rows: Sequence[Row]) -> list[str]:
     by_source = {"bare": by_group(predicted(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
     of_kept = {"bare": by_group(predicted(kept, bare)), "terms": by_group(kept_fitted), "unseen": {}}
     every = [*fitted, *kept_fitted]
-    heads = lengths(one for one in every if not one.row.by_model)
+    heads = lengths(heads_or_plain(every))
     within = sum(float(one[-1].rstrip("%")) <= 3 for one in heads)
     contradicted = sum(row.contradicted for row in rows)
     return [

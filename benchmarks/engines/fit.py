@@ -2,10 +2,11 @@
 
 Few terms for all rows: shares of peak and seconds per layer are shared by all engines; seconds of an all-reduce, a row,
 a layer of experts and a round belong to an engine. Those of a round are fitted to measured gains, all others to
-seconds. Rows are weighted so that each group (engine, model, format, device) of a source counts the same. The
-uncertainty of the terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others.
-That of rounds of an engine comes, where other rounds are left, from fits that see the kept rows and leave out one
-source or, where all are of one source, one model.
+seconds; rounds of models that draft, and of copied drafts, have terms of their own in addition to those of heads. Rows
+are weighted so that each group (engine, model, format, device) of a source counts the same. The uncertainty of the
+terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others. That of rounds of an
+engine comes, where other rounds are left, from fits that see the kept rows and leave out one source or, where all are
+of one source, one model.
 
 python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
 """
@@ -25,9 +26,13 @@ from ..shared.report import parser_of
 from .rows import Predicted, Row, costs_of, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "engines.toml"
-CLASSES = {"hopper": ("h100-sxm", "h100", "h200", "gh200", "h20"), "blackwell": ("b200",)}
+CLASSES = {
+    "hopper": ("h100-sxm", "h100", "h100-pcie", "h200", "gh200", "h20"),
+    "blackwell": ("b200",),
+    "ampere": ("a100-80gb", "a100", "a100-40gb"),
+}
 VERSIONS = {
-    "vllm": "0.15 to 0.24",
+    "vllm": "0.15 to 0.28",
     "vllm-0.12": "0.11 and 0.12",
     "vllm-0.9": "0.9",
     "sglang": "0.5",
@@ -36,16 +41,24 @@ VERSIONS = {
 # Releases whose host works between two steps, by the one that they take its seconds from. vLLM plans steps ahead since
 # 0.14, SGLang and TensorRT-LLM do so too: with a term for them, models left out were further off.
 BETWEEN_STEPS = {"vllm-0.12": "vllm-0.12", "vllm-0.9": "vllm-0.12"}
-OLDER = dict.fromkeys(BETWEEN_STEPS, "vllm")  # differ from it by that and `OF_RELEASE`; none is in the means of others
+OLDER = dict.fromkeys(BETWEEN_STEPS, "vllm")  # differ from it by few terms; none is in the means of others
 SHARES = ("bandwidth", "arithmetic", "narrow", "link")
-ROUNDS = ("draft_step_s", "draft_row_s", "wide_s")
-OF_RELEASE = ("draft_step_s", "wide_s")  # a draft's rows are not told by rounds of older ones, all at one request
+ROUNDS = ("draft_step_s", "draft_row_s", "wide_s", "rereads")
+REREADING = ("ampere",)  # classes where vLLM's attention does not pack heads of queries (FlashAttention 2)
+EXPERTS = ("expert_layer_s", "bf16_expert_layer_s")
+OF_CLASS = (*EXPERTS, "rereads")  # of an engine on a class of devices
+COPIES = ("lookup_layer_s", "lookup_row_s")
+# Of each release. A draft's rows are not told by rounds of older ones, all at one request.
+OF_RELEASE = ("draft_step_s", "wide_s", "lookup_round_s")
+# Plans steps ahead, but not with copied drafts: their rounds take what the host takes in another release.
+UNPLANNED = {"vllm": ("vllm-0.12", "", "step_s")}
 # Terms fitted one after another, with those before known: to steps of dense models, to their rounds, and to mixtures.
 PLAIN = (*SHARES, "step_s", "width_s", "reduce_s", "row_s")
 MOST_BANDWIDTH = 0.9  # of the peak: about that of a copy within an H100's memory
 CLOSE = 0.05  # larger errors weigh less than their square (soft L1), so that a few odd rows do not dominate
 FULL = 12  # rows of a group with full weight
 TAIL = 0.05  # share of the rows on either side of the range of residuals
+FEW = 3  # models below which a class of devices has no range of plain steps of its own
 ENOUGH = 10  # rows of an engine's rounds, that a fit with others of them left out, for a range of its own
 
 Place = tuple[str, str, str]  # engine and class of devices, "" if all share it, and the field
@@ -66,11 +79,14 @@ def place_of(field: str, engine: str, kind: str) -> Place:
         return "", kind, field
     shared = BETWEEN_STEPS if field == "step_s" else {} if field in OF_RELEASE else OLDER
     engine = shared.get(engine, engine)
-    return engine, kind if field == "expert_layer_s" else "", field
+    return engine, kind if field in OF_CLASS else "", field
 
 
 def terms_by(values: Mapping[Place, float]) -> Callable[[Row], EngineTerms]:
-    """The terms of a row's engine on its device; terms that no row determines are the mean of the others'."""
+    """The terms of a row's engine on its device; those that no row determines are the mean of the others'.
+
+    Layers of a class of devices without rows are those of the first class.
+    """
     made: dict[tuple[str, str], EngineTerms] = {}
 
     def of(row: Row) -> EngineTerms:
@@ -88,8 +104,13 @@ def terms_by(values: Mapping[Place, float]) -> Callable[[Row], EngineTerms]:
 def _value(values: Mapping[Place, float], place: Place) -> float:
     if place in values:
         return values[place]
-    if place[2] == "step_s":
+    if place[2] in ("step_s", "lookup_round_s"):
+        between = UNPLANNED.get(place[0]) if place[2] == "lookup_round_s" else None
+        return 0.0 if between is None else values.get(between, 0.0)
+    if place[2] == "rereads":
         return 0.0
+    if place[2] == "width_s":
+        return values["", next(iter(CLASSES)), "width_s"]
     known = {other: value for other, value in values.items() if other[2] == place[2] and other[0] not in OLDER}
     alike = [value for other, value in known.items() if other[1] == place[1]] or [*known.values()]
     return float(np.mean(alike)) if alike else 0.0
@@ -100,9 +121,11 @@ def fit(rows: Sequence[Row]) -> Terms:
     terms: Terms = {}
     rows = [row for row in rows if row.wide == 1]
     dense, mixtures = ([row for row in rows if (row.target.experts is not None) == mixed] for mixed in (False, True))
-    plain, rounds = ([row for row in dense if bool(row.drafted) == drafts] for drafts in (False, True))
-    for chosen, names in ((plain, PLAIN), (rounds, ROUNDS), (mixtures, ("expert_layer_s",))):
-        terms |= _fitted(chosen, list(_told_of(chosen, names)), terms)
+    by_drafts = {"": PLAIN, "head": ROUNDS, "model": ("draft_layer_s",), "copy": COPIES}
+    parts = [([row for row in dense if row.drafts_by == drafts], names) for drafts, names in by_drafts.items()]
+    for chosen, names in (*parts, (mixtures, EXPERTS)):
+        if places := list(_told_of(chosen, names)):
+            terms |= _fitted(chosen, places, terms)
     return terms
 
 
@@ -110,12 +133,15 @@ def _told_of(rows: Iterable[Row], names: Sequence[str]) -> dict[Place, None]:
     """The terms of these fields that rows determine, in order."""
     found: dict[Place, None] = {}
     for row in rows:
-        known = {"bandwidth", "arithmetic", "width_s", "expert_layer_s"}
+        narrow = row.target.quantised is not None and row.target.quantised.experts
+        known = {"bandwidth", "arithmetic", "width_s", EXPERTS[0 if narrow else 1]}
         known |= {"step_s"} if row.engine in BETWEEN_STEPS else set()
-        known |= {"row_s", "draft_row_s"} if row.num_rows > 1 else set()
+        known |= {"row_s", "draft_row_s", "lookup_row_s"} if row.num_rows > 1 else set()
         known |= {"narrow"} if row.target.quantised is not None and row.target.quantised.arithmetic else set()
         known |= {"link", "reduce_s"} if row.num_devices > 1 else set()
-        known |= set(OF_RELEASE) if row.drafter is not None else set()
+        known |= {"draft_step_s", "wide_s", "draft_layer_s"} if row.drafter is not None else set()
+        known |= {"lookup_layer_s"} if row.copied else set()
+        known |= {"rereads"} if row.engine == "vllm" and class_of(row.device) in REREADING else set()
         found |= dict.fromkeys(place_of(name, row.engine, class_of(row.device)) for name in names if name in known)
     return found
 
@@ -131,8 +157,9 @@ def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms
         found = (Predicted(row, predicted_s(row, cost(row)), plain_step_s(row, cost(row)), 0.0) for row in rows)
         return weight * np.log1p([one.error for one in found])
 
-    begin = [1e-8 if place[2] == "width_s" else 3e-5 if place[2] not in SHARES else 0.7 for place in places]
-    most = {"bandwidth": MOST_BANDWIDTH, **dict.fromkeys(SHARES[1:], 1.0)}
+    begins = {"width_s": 1e-8, "rereads": 0.5, **dict.fromkeys(SHARES, 0.7)}
+    begin = [begins.get(place[2], 3e-5) for place in places]
+    most = {"bandwidth": MOST_BANDWIDTH, **dict.fromkeys((*SHARES[1:], "rereads"), 1.0)}
     ends = [most.get(place[2], 1e-2) for place in places]
     bounds = (np.log([1e-9] * len(places)), np.log(ends))
     found = least_squares(errors, np.log(begin), loss="soft_l1", f_scale=CLOSE, bounds=bounds)
@@ -155,7 +182,7 @@ def sources_of_rounds(rows: Iterable[Row]) -> dict[str, bool]:
     """Engines whose rounds a fit may see in part, by dense chains: of several sources, or (False) of models of one."""
     models: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for row in rows:
-        if row.drafted and row.wide == 1 and row.target.experts is None:
+        if row.drafts_by == "head" and row.wide == 1 and row.target.experts is None:
             models[row.engine].add((row.source, row.target.name.lower()))
     sources = {engine: {source for source, _ in found} for engine, found in models.items()}
     return {engine: len(sources[engine]) > 1 for engine, found in models.items() if len(found) > 1}
@@ -177,7 +204,7 @@ def left_out(
 
     rounds: dict[tuple[str, str, str], list[Known]] = defaultdict(list)
     for one in (*fitted, *kept):
-        if row_of(one).drafted and row_of(one).target.experts is None and row_of(one).engine in by_source:
+        if row_of(one).drafts_by == "head" and row_of(one).target.experts is None and row_of(one).engine in by_source:
             rounds[part(one)].append(one)
     for name, apart in rounds.items():
         seen = any(part(one) == name for one in fitted)
@@ -188,6 +215,11 @@ def unseen_rounds(rows: Sequence[Row], kept: Sequence[Row]) -> Iterator[Predicte
     """Rounds of dense models as predicted by fits that have not seen them, but others of their engine (`left_out`)."""
     for apart, others in left_out(rows, kept, lambda row: row):
         yield from predicted(apart, terms_by(fit(others)))
+
+
+def heads_or_plain(found: Iterable[Predicted]) -> list[Predicted]:
+    """Without rounds that no head drafts."""
+    return [one for one in found if one.row.drafts_by in ("head", "")]
 
 
 GROUPS = {"dense": "dense models", "mixture": "mixtures of experts"}
@@ -207,14 +239,16 @@ def sure_lines(
     """Ranges of seconds by group of targets and class of devices (`classes`: devices by name of class), as tables.
 
     `found` are rows predicted by fits without their model, `kept` others, predicted by terms that were not fitted to
-    them, but those by models that draft tell nothing of heads. `own` are those of `unseen_rounds`: an engine with
+    them, but rounds without a head tell nothing of heads. `own` are those of `unseen_rounds`: an engine with
     enough of them has a range of its own. Engines without have one that holds these and that of all others.
     """
     lines = []
-    kept = [one for one in kept if not one.row.by_model]
+    kept = heads_or_plain(kept)
     by_source = sources_of_rounds(one.row for one in own)
     for group, name in GROUPS.items():
-        rounds = [one for one in (*kept, *found) if one.row.drafted and group_of_target(one.row) == group]
+        rounds = [
+            one for one in heads_or_plain((*kept, *found)) if one.row.drafted and group_of_target(one.row) == group
+        ]
         known = _by_engine(one for one in own if group_of_target(one.row) == group)
         named = {kind: f"{name} on {kind.capitalize()}" if len(classes) > 1 else name for kind in classes}
         of_rounds = " and ".join(
@@ -229,6 +263,8 @@ def sure_lines(
             if not plain:
                 continue
             lines += ["", f"[sure.{group}.{kind}]", f'of = "{named[kind]}"', f'of_rounds = "{of_rounds}"']
+            if len({model_of(one.row) for one in plain}) < FEW:  # no surer than all classes together
+                plain = [one for one in (*kept, *found) if not one.row.drafted and group_of_target(one.row) == group]
             lines += [_range_line("plain", plain), _range_line("rounds", rounds, *known.values())]
             lines += _gains_lines(rounds)
             here = _by_engine(one for each in known.values() for one in each if one.row.device in devices)
@@ -292,18 +328,24 @@ def written(terms: Terms, sure: Sequence[str], measured: Collection[tuple[str, s
     ]
     for kind, devices in CLASSES.items():
         names = ", ".join(f'"{device}"' for device in devices)
-        width_s = _value(terms, ("", kind, "width_s"))
-        lines += ["", f"[classes.{kind}]", f"devices = [{names}]", f"width_s = {width_s:.3g}"]
+        lines += ["", f"[classes.{kind}]", f"devices = [{names}]"]
+        lines.append(f"width_s = {_value(terms, ('', kind, 'width_s')):.3g}")
     for engine, version in VERSIONS.items():
-        layers = {kind: _value(terms, place_of("expert_layer_s", engine, kind)) for kind in CLASSES}
-        by_class = (f"{kind} = {seconds:.3g}" for kind, seconds in layers.items())
-        lines += [
-            "",
-            f'[engines."{engine}"]',
-            f'version = "{version}"',
-            f"expert_layer_s = {{ {', '.join(by_class)} }}",
-        ]
-        names = ("step_s", "reduce_s", "row_s", *ROUNDS)
+        lines += ["", f'[engines."{engine}"]', f'version = "{version}"']
+        for name in OF_CLASS:
+            by_class = (f"{kind} = {_value(terms, place_of(name, engine, kind)):.3g}" for kind in CLASSES)
+            lines.append(f"{name} = {{ {', '.join(by_class)} }}")
+        names = (
+            "step_s",
+            "reduce_s",
+            "row_s",
+            "draft_step_s",
+            "draft_row_s",
+            "wide_s",
+            "draft_layer_s",
+            "lookup_round_s",
+            *COPIES,
+        )
         lines += [f"{name} = {_value(terms, place_of(name, engine, '')):.3g}" for name in names]
         told = ", ".join(f'"{kind}"' for kind in CLASSES if (engine, kind) in measured)
         lines += [f"rounds_measured = [{told}]"]
@@ -314,7 +356,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("rows", type=Path)
     rows = rows_in(parser.parse_args().rows)
-    measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
+    measured = {(row.engine, class_of(row.device)) for row in rows if row.drafts_by == "head"}
     terms, kept = fit(rows), kept_rows()
     own = list(unseen_rounds(rows, kept))
     sure = sure_lines(list(unseen(rows)), predicted(kept, terms_by(terms)), own, CLASSES)

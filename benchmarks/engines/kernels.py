@@ -29,7 +29,7 @@ from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
 from .fidelity import bare, by_group, lengths, markdown, middle, rewrite, terms_of, worst
-from .fit import CLOSE, OLDER, left_out, model_of, sure_lines, weights
+from .fit import CLOSE, OLDER, heads_or_plain, left_out, model_of, sure_lines, weights
 from .rows import DEVICES, OTHERS, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
@@ -121,7 +121,7 @@ def fit(found: Sequence[Kernels]) -> dict[str, Beside]:
             (layers[engine],) = _fitted(plain, lambda value: Beside(value[0], 0.0, 0.0, 0.0), [2e-5])
     every = float(np.mean([*layers.values()]))
     for engine in ENGINES:
-        chains = [one for one in dense if one.row.engine == engine and one.row.drafted]
+        chains = [one for one in dense if one.row.engine == engine and one.row.drafts_by == "head"]
         if chains:
             known = layers.get(engine, every)
             rounds[engine] = _fitted(chains, lambda value, known=known: Beside(known, *value), [1e-4, 1e-5, 5e-4])  # type: ignore[misc]
@@ -177,7 +177,7 @@ def tables(by_kernels: Sequence[Predicted], apart: Iterable[Predicted]) -> list[
         drafts = ["drafts"] if kind == "round" else []
         head = ["engine", "model", "device", *drafts, "rows", "bare", "terms", "kernels", "worst", "not seen", "worst"]
         lines += [f"**{title}**", "", *markdown(head, shown)]
-    best = lengths(one for one in by_kernels if not one.row.by_model)
+    best = lengths(heads_or_plain(by_kernels))
     within = sum(float(one[-1].rstrip("%")) <= 3 for one in best)
     return [
         *lines,

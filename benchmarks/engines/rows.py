@@ -32,6 +32,7 @@ MEMORY = 0.9  # share of memory that engines fill; rows beyond it wait for memor
 ONE_BENCHMARK = dict.fromkeys(
     (f"github.com/vllm-project/vllm/pull/{number}" for number in (16035, 16937)), "vllm issue 20780"
 )
+COPIED = "ngram"  # in place of a drafter
 MARGIN = 1.25  # a row that took this many times as long as one with at least as much work contradicts it
 
 
@@ -52,6 +53,7 @@ class Row:
     drafted: int = 0  # tokens of a drafted chain, or steps of a tree; 0: the target alone
     judged: int = 0  # tokens that the target judges, without the newest
     wide: int = 1  # tokens per step of drafting
+    copied: bool = False  # whether drafts are copied from the text, as prompt lookup does
     seconds: float  # per token (plain) or per round
     accepted: float = 1.0  # tokens that a round adds to the text
     plain_s: float = 0.0  # for a round: measured seconds of a token of the target alone there
@@ -65,9 +67,11 @@ class Row:
         return "round" if self.drafted else "plain"
 
     @property
-    def by_model(self) -> bool:
-        """Whether a model of several layers drafts, and no head."""
-        return self.drafter is not None and self.drafter.layers > 1
+    def drafts_by(self) -> str:
+        """What drafts: "head", "model" of several layers, or "copy" of the text; "" of a plain row."""
+        if self.drafter is None:
+            return "copy" if self.copied else ""
+        return "head" if self.drafter.layers == 1 else "model"
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -111,6 +115,8 @@ def predicted_s(row: Row, cost: CostModel) -> float:
             row.drafter.name, num_rows=num_rows, new_tokens=num_rows * row.wide, context_tokens=held
         )
         return target_s + row.drafted * step_s
+    if row.copied:
+        return target_s + cost.lookups_s(num_rows)
     if not row.prompt:
         return target_s
     # A prompt is read in a step that writes tokens as well: its forward adds its excess over a step of one row.
@@ -219,13 +225,11 @@ def kept_rows() -> list[Row]:
 def _typed(*, kept: bool) -> Iterator[Row]:
     """Rows of typed.csv, to judge by (`kept`) or to fit.
 
-    A source that names its texts states seconds: it has a plain row for each. Of others only gains count: their tokens
-    per second hold prompts, or are relative to those of the target alone.
+    A source that names its texts states seconds: it has a plain row for each, kept or not as its first row is. Of
+    others only gains count: their tokens per second hold prompts, or are relative to those of the target alone.
     """
     told = set()
     for row in _read(Path(__file__).with_name("typed.csv")):
-        if (row["kept"] == "yes") != kept:
-            continue
         num_rows, accepted = int(row["num_rows"]), float(row["accept_length"] or 1)
         plain_s, tokens_s = (
             float(row[f"{of}tpot_ms"] or 1e3 * num_rows / float(row[f"{of}tokens_per_s"] or "nan")) / 1e3
@@ -238,14 +242,17 @@ def _typed(*, kept: bool) -> Iterator[Row]:
             "held": float(row["held"] or HELD), "source": ONE_BENCHMARK.get(row["source"], row["source"]),
         }  # fmt: skip
         key = row["source"], row["version"], row["device"], row["target"], row["text"], row["num_rows"]
-        if of_text and key not in told:
-            told.add(key)
+        first, other = key not in told, (row["kept"] == "yes") != kept
+        told.add(key)
+        if of_text and first and not other:
             yield Row(**same, seconds=plain_s, note=f"{of_text}{num_rows} rows")
-        if not row["drafter"]:
+        if other or not row["drafter"]:
             continue
+        copied = row["drafter"] == COPIED
         yield Row(
             **same,
-            drafter=_drafter(row["drafter"], row["target"].partition("@")[0]),
+            drafter=None if copied else _drafter(row["drafter"], row["target"].partition("@")[0]),
+            copied=copied,
             drafted=int(row["steps"]),
             judged=int(row["judged"]),
             wide=int(row["topk"]),
@@ -268,13 +275,15 @@ def _target(text: str) -> ModelInfo:
 
 
 def _drafter(kind: str, target: str) -> ModelInfo:
-    """A preset model, or a head for `target`; for a mixture it has a dense layer, as the heads of Qwen3-30B-A3B have.
+    """A model, or a head for `target`; that of "eagle3-full" drafts all tokens of the vocabulary.
 
-    That of "eagle3-full" drafts all tokens of the vocabulary.
+    For a mixture it is its own module ("mtp"), or has a dense layer, as the heads of Qwen3-30B-A3B have.
     """
-    if kind in presets():
-        return presets()[kind].info(kind)
-    shape = replace(OTHERS.get(target) or presets()[target], mixture=None)
+    if kind in presets() or kind in OTHERS:
+        return (presets().get(kind) or OTHERS[kind]).info(kind)
+    shape = OTHERS.get(target) or presets()[target]
+    if kind != "mtp":
+        shape = replace(shape, mixture=None)
     if kind == "eagle3-full":
         return eagle3(shape, "eagle3", vocabulary=shape.vocabulary)
     head = head_of(kind, shape, kind)
@@ -408,6 +417,13 @@ OTHERS = {
     "apertus-1.5-70b": DecoderShape(
         hidden=8192, layers=80, heads=64, kv_heads=8, head_size=128, intermediate=28_672, vocabulary=131_072,
         head_norms=64 + 8,
+    ),
+    "glm-4.7-flash": DecoderShape(
+        hidden=2048, layers=47, heads=20, kv_heads=20, head_size=1, intermediate=10_240, vocabulary=154_880,
+        latent=Latent(queries=768, state=512, plain=192, turned=64, values=256),
+        mixture=Mixture(
+            experts=64, per_token=4, intermediate=1536, shared=1536, dense_layers=1, predicts=True
+        ),
     ),
     "Kimi-K2.5": replace(_DEEPSEEK, heads=64, kv_heads=64, vocabulary=163_840, mixture=_KIMI),
 }  # fmt: skip

@@ -188,6 +188,7 @@ class ShapedCost(CostModel):
 
     _blocks: Mapping[str, DraftBlock]  # of members that write a whole draft in one forward
     _free: Collection[str]  # members that copy text
+    _copied: tuple[float, float] = (0.0, 0.0)  # an engine's seconds of a round of theirs: once, and for each row
 
     def unlined(self) -> str:
         return ""
@@ -196,7 +197,12 @@ class ShapedCost(CostModel):
         """See `CostModel`: drafts take their forwards, the one of a block drafter, or a lookup."""
         if model in self._blocks:
             return DraftTerms(0.0, None, self._blocks[model])
-        return DraftTerms(self.lookup_s, 0.0) if model in self._free else None
+        round_s, row_s = self._copied
+        return DraftTerms(round_s, 0.0, None, self.lookup_s + row_s) if model in self._free else None
+
+    def lookups_s(self, num_rows: int) -> float:
+        round_s, row_s = self._copied
+        return round_s + (self.lookup_s + row_s) * num_rows
 
 
 class WrappedCost(CostModel):

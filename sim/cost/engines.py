@@ -21,10 +21,13 @@ PAGE = "docs/fidelity.md"
 # By engine, releases before which it has the terms of another name: vLLM plans steps ahead since 0.14, and the few
 # measured rounds of 0.8 took as long as 0.9's. Builds from its source call themselves 0.1.
 RELEASES = {"vllm": (((0, 10), "vllm-0.9"), ((0, 14), "vllm-0.12"))}
-# By engine, what was measured of drafts by a model of several layers; no fit has seen one (docs/fidelity.md).
+# By engine, what was measured of drafts by a model of several layers, and of those copied from the text
+# (docs/fidelity.md).
 DRAFT_MODELS = {
-    "vllm": "vLLM 0.31 starts the kernels of one singly (28 layers: 4 to 6 ms), so at one request its gain is too high"
+    "vllm": "their seconds are of two models under 0.15 and 0.27; 0.16 to 0.24 ran them without CUDA graphs, and one "
+    "that was measured took 6 to 7 times as long"
 }
+COPIES = {"vllm": "of a target of 70 billion under 0.23", "sglang": "of Qwen3-8B under 0.5.9"}
 OFTEN = 0.1  # share of measured gains with the wrong sign above which a remark says so
 
 
@@ -79,13 +82,23 @@ class EngineTerms:
     narrow: float  # of the peak of fp8, fp4 and int8 units, in (0, 1]
     link: float  # of the link's bandwidth, in (0, 1]
     step_s: float  # per forward of the target: the host's, between two of them
+    # share, in [0, 1], of the heads of queries beyond the first to share one of keys and values, that read these again
+    # where a row is fed several tokens: by kernels of attention that do not pack heads
+    rereads: float
     width_s: float  # per layer of any member and unit of its hidden size, in place of the device's launches
     reduce_s: float  # per all-reduce and doubling of the devices, in place of the device's latency
-    expert_layer_s: float  # per layer of experts, in addition
+    expert_layer_s: float  # per layer of quantised experts, in addition
+    bf16_expert_layer_s: float  # per layer of experts that are not quantised
     row_s: float  # per row of the target's forward
     draft_step_s: float  # per forward of a member that drafts
     draft_row_s: float  # per row of it: its token is chosen, and judged later
     wide_s: float  # per forward of the target that feeds a row several tokens: a verification, a prompt's chunk
+    draft_layer_s: float  # per forward and layer of a drafter with several layers, in addition
+    # per round whose drafts are copied from the text: the host's, which then plans no step ahead; for each layer of the
+    # target, whose steps then are no single CUDA graph; and for each row
+    lookup_round_s: float
+    lookup_layer_s: float
+    lookup_row_s: float
     rounds_measured: bool  # on such a device; else rounds are the mean of other engines', or as on other devices
     dense: Sure  # of targets without experts
     mixture: Sure  # of mixtures of experts
@@ -116,6 +129,21 @@ class EngineTerms:
         whose = "" if sure.of_rounds == sure.of else f", of {sure.of_rounds}"
         return (f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere{whose}",)
 
+    def experts_s(self, target: ModelInfo) -> float:
+        """Seconds of a forward in addition, for its layers of experts."""
+        if target.experts is None:
+            return 0.0
+        narrow = target.quantised is not None and target.quantised.experts
+        return target.experts.layers * (self.expert_layer_s if narrow else self.bf16_expert_layer_s)
+
+    def drafting_s(self, layers: int) -> float:
+        """Seconds of a forward of a drafter of some layers, beside its rows and what all members take by layer."""
+        return self.draft_step_s + (layers * self.draft_layer_s if layers > 1 else 0.0)
+
+    def lookup_terms(self, layers: int) -> tuple[float, float]:
+        """Seconds of a round whose drafts are copied, for a target with this number of layers: (once, for each row)."""
+        return self.lookup_round_s + layers * self.lookup_layer_s, self.lookup_row_s
+
     def plain_times(self, factor: float) -> "EngineTerms":
         """The same engine, with the target's plain steps and prompts `factor` times as long."""
         return replace(
@@ -128,6 +156,7 @@ class EngineTerms:
             width_s=self.width_s * factor,
             reduce_s=self.reduce_s * factor,
             expert_layer_s=self.expert_layer_s * factor,
+            bf16_expert_layer_s=self.bf16_expert_layer_s * factor,
             row_s=self.row_s * factor,
         )
 
@@ -138,14 +167,21 @@ class EngineTerms:
             draft_step_s=self.draft_step_s * factor,
             draft_row_s=self.draft_row_s * factor,
             wide_s=self.wide_s * factor,
+            draft_layer_s=self.draft_layer_s * factor,
+            lookup_round_s=self.lookup_round_s * factor,
+            lookup_layer_s=self.lookup_layer_s * factor,
+            lookup_row_s=self.lookup_row_s * factor,
         )
 
 
-def of_draft_models(engine: str, drafters: Iterable[ModelInfo]) -> tuple[str, ...]:
-    """That rounds with such drafters were not measured; () if all are heads."""
-    deep = [each.name for each in drafters if each.layers > 1]
-    told = DRAFT_MODELS.get(engine, "none of a model was")
-    return (f"drafts by {', '.join(deep)}: rounds were measured with heads of one layer; {told}",) if deep else ()
+def of_other_rounds(engine: str, drafters: Iterable[ModelInfo], copies: Iterable[str]) -> tuple[str, ...]:
+    """What is known of rounds with such drafters, and with members that copy text; () if all are heads."""
+    deep, copies = [each.name for each in drafters if each.layers > 1], list(copies)
+    told = DRAFT_MODELS.get(engine, "none of a model was measured, so they take vLLM's seconds by layer")
+    models = f"drafts by {', '.join(deep)}: ranges are of heads of one layer; {told}"
+    of = COPIES.get(engine, "not measured, but as of other engines")
+    copied = f"copies by {', '.join(copies)}: ranges are of heads; seconds of a round are {of}"
+    return (*([models] if deep else []), *([copied] if copies else []))
 
 
 # Terms of a share of peak, by its name in options.
@@ -245,7 +281,7 @@ def engine_terms(
         raise ArgumentError(f"`engine` must be {names} (published peaks, a lower bound; {PAGE}), got {engine!r}")
     if device not in known[engine]:
         raise ArgumentError(
-            f"`engine` {engine} was measured on {', '.join(known[engine])} only, got {device}; `engine` {BARE} takes "
+            f"`engine` {engine} has terms on {', '.join(known[engine])} only, got {device}; `engine` {BARE} takes "
             "published peaks, a lower bound"
         )
     return known[engine][device]

@@ -1,7 +1,7 @@
 """Seconds of a forward as the sum of measured kernels (`kernel_tables.py`).
 
-What tables lack is charged from terms: seconds of a layer and of a round (`kernels.toml`), of a row (`engines.toml`),
-and the bytes between two products.
+What tables lack is charged from terms: seconds of a layer and of a round (`kernels.toml`), of a row, a layer of a
+drafter with several and a copied draft (`engines.toml`), and the bytes between two products.
 
 Letters: n outputs and k inputs of a product, m tokens multiplied; a row is fed q tokens and holds h.
 """
@@ -21,7 +21,7 @@ from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, ModelInfo
 from ...traces.parts import Matrix, ModelParts
 from .base import LOADED_ADVICE, ContextLine, CostModel, CostRangeError, ShapedCost
-from .engines import EngineTerms, Sure, engines, for_class, of_draft_models, sure_of
+from .engines import EngineTerms, Sure, engines, for_class, of_other_rounds, sure_of
 from .files import extrapolation_notes, interpolated
 from .kernel_tables import (
     DECODING,
@@ -286,7 +286,8 @@ class KernelCost(ShapedCost):
         parts: their products, by name; a member without them raises when used, the target at once.
         tensor_parallel: devices over which the models are split.
         remarks: first in `notes`.
-        free: members that copy text, as prompt lookup does: a draft by them costs one lookup.
+        free: members that copy text, as prompt lookup does: a draft by them costs a lookup for each row, and what their
+            rounds take under the engine.
 
     Raises:
         ArgumentError: a device that is not on the sheet, weights that do not fit, heads that the devices cannot divide,
@@ -320,6 +321,7 @@ class KernelCost(ShapedCost):
         self._mixtures = tuple(each.name for each in models if each.experts is not None)
         self._blocks = {each.name: each.draft_block for each in models if each.draft_block is not None}
         self._engine, self._plain = self._beside.terms, 1.0
+        self._copied = self._engine.lookup_terms(models[-1].layers)
         self._knots: dict[tuple[str, int, int], _Knots] = {}
         self._long: dict[str, None] = {}  # members used with more tokens held than measured
         self._members: dict[str, _Member] = {}
@@ -350,10 +352,11 @@ class KernelCost(ShapedCost):
             f"kernels of {engine} {', '.join(self._tables.versions)}, the rest by a fit; {measured}",
             *lost,
         )
-        if self.device not in engines()[engine]:
-            notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self.device}",)
+        devices = _table()["devices"]
+        if self.device not in devices:
+            notes += (f"what tables lack was measured on {', '.join(devices)} alone, not on {self.device}",)
         drafters = [each for name, each in self._models.items() if name != self._target]
-        notes += (*self._beside.terms.elsewhere(self._sure), *of_draft_models(engine, drafters))
+        notes += (*self._beside.terms.elsewhere(self._sure), *of_other_rounds(engine, drafters, self._free))
         notes += windows_notes(self._models.values(), "these tables count all tokens, memory under load the window's")
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
@@ -367,6 +370,7 @@ class KernelCost(ShapedCost):
         for factor, rounds in product(sure.plain.bounds if whole else (1.0,), sure.rounds.bounds):
             end = copy(self)
             end._plain, end._engine, end._knots = factor, self._engine.rounds_times(rounds), {}
+            end._copied = end._engine.lookup_terms(self._models[self._target].layers)
             found.append(end)
         return tuple(found)
 
@@ -389,7 +393,7 @@ class KernelCost(ShapedCost):
         if model == self._target:
             row_s, beside_s = engine.row_s, engine.wide_s if new_tokens != num_rows else 0.0
         else:
-            row_s, beside_s = engine.draft_row_s, engine.draft_step_s
+            row_s, beside_s = engine.draft_row_s, engine.drafting_s(self._models[model].layers)
         knots = member.knots(num_rows, new_tokens)
         beside_s += (self._plain * row_s if model == self._target else row_s) * num_rows
         return knots._replace(seconds=[self._plain * each + beside_s for each in knots.seconds])
@@ -436,7 +440,7 @@ def beside_kernels(engine: str, device: str) -> BesideKernels:
     held = _table()
     own: dict[str, Any] = dict(held["engines"][engine])
     by_device, layer_s = engines()[engine], own.pop("layer_s")
-    measured = device in by_device and by_device[device].rounds_measured
+    measured = device in held["devices"] and by_device[device].rounds_measured
     terms = replace(next(iter(by_device.values())), rounds_measured=measured, **own)
     sure = sure_of(held["sure"], engine if measured else "")
     dense, mixture = (for_class(sure[group], "all") for group in ("dense", "mixture"))

@@ -10,7 +10,7 @@ from math import ceil, inf, log2
 from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, Experts, ModelInfo
 from .base import ContextLine, CostModel, ShapedCost, upper_line
-from .engines import EngineTerms, of_draft_models
+from .engines import EngineTerms, of_other_rounds
 
 # Seconds of a layer outside arithmetic and memory traffic: about ten kernels of 1 microsecond each.
 LAYER_LAUNCH_S = 1e-5
@@ -96,7 +96,9 @@ class RooflineCost(ShapedCost):
     et al. 2019, arXiv:1909.08053). Launches are not split.
 
     An engine reaches a share of the peaks, and adds seconds per layer, all-reduce and row, and per round: with a
-    forward of a member that drafts, and with one of the target in which some row is fed more than one token.
+    forward of a member that drafts, of each of its layers if it has several, with one of the target in which some row
+    is fed more than one token, and with a draft that is copied. Where its attention does not pack heads of queries, a
+    row that is fed several tokens reads keys and values again.
 
     Args:
         device: the accelerator.
@@ -104,7 +106,8 @@ class RooflineCost(ShapedCost):
         engine: that serves them; None: the peaks are reached, and launches are the device's.
         tensor_parallel: devices over which the models are split, 1 to the least hidden size.
         remarks: first in `notes`.
-        free: members that copy text, as prompt lookup does: a draft by them costs one lookup.
+        free: members that copy text, as prompt lookup does: a draft by them costs a lookup for each row, and what their
+            rounds take under the engine.
         target: the pool's last member, if it is on another device: all `models` draft for it. None: the last of them.
 
     Raises:
@@ -153,6 +156,8 @@ class RooflineCost(ShapedCost):
         self._blocks = {model.name: model.draft_block for model in models if model.draft_block is not None}
         self._quantised = tuple(_weights_note(device, model) for model in models if model.quantised is not None)
         self._models = models
+        if engine is not None:
+            self._copied = engine.lookup_terms(self._target.layers)
         self._evenly = tuple(
             model.name for model in models if tensor_parallel > 1 and model.kv_bytes_per_token and not model.kv_heads
         )
@@ -174,7 +179,8 @@ class RooflineCost(ShapedCost):
         terms = self._of(model)
         arithmetic_s = terms.arithmetic_s(num_rows, new_tokens, context_tokens)
         busy_s = max(arithmetic_s, terms.memory_s(num_rows, new_tokens, context_tokens, read_tokens))
-        return busy_s + terms.beside_s(num_rows, new_tokens)
+        again_s = terms.again_s(num_rows, new_tokens, context_tokens, read_tokens)
+        return busy_s + again_s + terms.beside_s(num_rows, new_tokens)
 
     def busy_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> tuple[float, float]:
         """Seconds of (arithmetic, memory) of one forward; they overlap. Arguments as of `forward_s`."""
@@ -184,16 +190,16 @@ class RooflineCost(ShapedCost):
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
         """See `CostModel`: arithmetic and memory are a line each until windows are full, and the larger one counts."""
         terms = self._of(model)
-        start, end, arithmetic, memory = terms.lines(num_rows, new_tokens, context_tokens)
+        start, end, arithmetic, memory, again = terms.lines(num_rows, new_tokens, context_tokens)
         first, last, start_s, slope_s = upper_line(arithmetic, memory, context_tokens - start)
-        beside_s = terms.beside_s(num_rows, new_tokens)
-        return ContextLine(start + first, min(end, start + last), start_s + beside_s, slope_s)
+        beside_s = terms.beside_s(num_rows, new_tokens) + again[0] + again[1] * first
+        return ContextLine(start + first, min(end, start + last), start_s + beside_s, slope_s + again[1])
 
     def notes(self) -> tuple[str, ...]:
         notes = self._remarks
         if self.engine is not None:
             drafters = [each for each in self._models if each is not self._target]
-            notes += (*self.engine.notes(self._target), *of_draft_models(self.engine.name, drafters))
+            notes += (*self.engine.notes(self._target), *of_other_rounds(self.engine.name, drafters, self._free))
         notes += self._quantised
         if self._evenly:
             split = f"not said, so their cache is split evenly over {self._tensor_parallel} devices"
@@ -239,6 +245,7 @@ class _Terms:
     experts: Experts | None  # of a mixture of experts
     expert_s: float  # of reading one expert in each layer with experts
     held_s: tuple[float, float]  # of reading the keys and values of one token, by the same layers
+    rereads: float  # times that these are read again for a row that is fed several tokens, >= 0
     launch_s: float  # of launches and of starting all-reduces
     reduced_s: float  # of all-reduces' bytes for a new token
     row_s: float  # per row
@@ -265,10 +272,19 @@ class _Terms:
         read_s = in_all_s * (read_tokens + new_tokens) + in_windows_s * (windows + new_tokens)
         return self.read_s(new_tokens) + read_s
 
+    def again_s(self, num_rows: int, new_tokens: int, held_tokens: int, read_tokens: int) -> float:
+        """Of reading keys and values again where a row is fed several tokens, which no product hides."""
+        if new_tokens == num_rows:
+            return 0.0
+        in_all_s, in_windows_s = self.held_s
+        return self.rereads * (in_all_s * read_tokens + in_windows_s * min(held_tokens, num_rows * self.window))
+
     def lines(
         self, num_rows: int, new_tokens: int, context_tokens: int
-    ) -> tuple[int, float, tuple[float, float], tuple[float, float]]:
-        """(tokens held from which, and up to which, both are lines, arithmetic, memory), a line as `upper_line` has it.
+    ) -> tuple[int, float, tuple[float, float], tuple[float, float], tuple[float, float]]:
+        """(tokens held from which, and up to which, all are lines, arithmetic, memory, what is read again).
+
+        A line is as `upper_line` has it.
 
         They bend where new tokens, and where tokens held, fill the windows.
         """
@@ -289,6 +305,7 @@ class _Terms:
             end if end == inf else ceil(end),
             (self.arithmetic_s(num_rows, new_tokens, start), attended_s * new_tokens / num_rows),
             (self.memory_s(num_rows, new_tokens, start, start), held_s),
+            (self.again_s(num_rows, new_tokens, start, start), self.rereads * held_s if new_tokens > num_rows else 0.0),
         )
 
     def read_s(self, new_tokens: int) -> float:
@@ -325,8 +342,8 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
     if engine is not None:
         flops_per_s, bytes_per_s = flops_per_s * engine.arithmetic, bytes_per_s * engine.bandwidth
         narrow = engine.narrow / engine.arithmetic
-        launch_s += 0.0 if experts is None else experts.layers * engine.expert_layer_s
-        launch_s += engine.draft_step_s if drafts else engine.step_s
+        launch_s += engine.experts_s(model)
+        launch_s += engine.drafting_s(model.layers) if drafts else engine.step_s
     return _Terms(
         token_s=2.0 * _multiplied(device, model, peak, narrow) / flops_per_s,
         attended_s=(attended_s * (1 - windowed) / flops_per_s, attended_s * windowed / flops_per_s),
@@ -335,11 +352,23 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
         experts=experts,
         expert_s=0.0 if experts is None else experts.layers * experts.parameters * expert_width / bytes_per_s,
         held_s=(held_bytes * (1 - windowed) / bytes_per_s, held_bytes * windowed / bytes_per_s),
+        rereads=0.0 if engine is None else engine.rereads * (_queries_of_a_key(model, num_devices) - 1.0),
         launch_s=launch_s,
         reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,
         row_s=0.0 if engine is None else engine.draft_row_s if drafts else engine.row_s,
         wide_s=0.0 if engine is None or drafts else engine.wide_s,
     )
+
+
+def _queries_of_a_key(model: ModelInfo, num_devices: int) -> float:
+    """Heads of queries on a device that share one of keys and values, as if these were of the model's dtype.
+
+    1 if unknown, and where there is one, which may be that of compressed keys and values.
+    """
+    if (model.kv_heads or 0) < 2:
+        return 1.0
+    numbers = model.kv_bytes_on(num_devices) / (2 * model.layers * WIDTHS[model.dtype])
+    return max(1.0, (model.attention_size or model.hidden_size) / numbers)
 
 
 def _multiplied(device: Device, model: ModelInfo, peak: float, narrow: float) -> float:

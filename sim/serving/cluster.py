@@ -189,6 +189,9 @@ class PlacedCost(PricedAsCost):
         cost, model = self._price(model)
         return cost.draft_terms(model)
 
+    def lookups_s(self, num_rows: int) -> float:
+        return self._prices[self._target].cost.lookups_s(num_rows)
+
     def _price(self, model: str) -> tuple[CostModel, str]:
         return self._prices.get(model, self._prices[self._target]).cost, model
 

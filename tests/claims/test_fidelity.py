@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.benchmarks.engines import fidelity, fit, kernels
 from paceline.benchmarks.engines.fidelity import by_group, lengths, range_of, terms_of, written_medians
-from paceline.benchmarks.engines.fit import sources_of_rounds
+from paceline.benchmarks.engines.fit import heads_or_plain, sources_of_rounds
 from paceline.benchmarks.engines.rows import MARGIN, Predicted, Row, decoding, kept_rows, marked, predicted, rows_in
 from paceline.traces.shapes import presets
 
@@ -51,7 +51,7 @@ def test_speed_ups_of_chains_are_predicted(fitted):
 
 
 def test_the_best_draft_length_is_predicted(fitted):
-    found = lengths(one for one in (*fitted, *predicted(kept_rows(), terms_of)) if not one.row.by_model)
+    found = lengths(heads_or_plain([*fitted, *predicted(kept_rows(), terms_of)]))
     regrets = [float(row[-1].rstrip("%")) for row in found]
     assert len(regrets) >= 15
     assert sum(regret <= 3 for regret in regrets) >= 0.9 * len(regrets)
@@ -64,6 +64,17 @@ def test_the_page_is_of_these_terms(fitted):
         if kind == "plain":
             now = median(abs(one.error) for one in found)
             assert page[f"{engine} {model} {device} {len(found)}"] == pytest.approx(now, abs=6e-4)
+
+
+def test_the_page_of_costs_has_the_terms_of_some_rounds_only():
+    page = " ".join((ROOT / "docs" / "costs.md").read_text(encoding="utf-8").split())
+    vllm, sglang, ampere = (
+        fidelity.engines()[name][on] for name, on in (("vllm", "h100"), ("sglang", "h100"), ("vllm", "a100"))
+    )
+    assert f"{vllm.draft_layer_s * 1e6:.0f} microseconds a layer and token" in page
+    told = f"{vllm.lookup_layer_s * 1e6:.0f} microseconds a layer of the target and {vllm.lookup_row_s * 1e6:.0f} a row"
+    assert f"{told}; under SGLang {sglang.lookup_layer_s * 1e6:.0f} and {sglang.lookup_row_s * 1e6:.0f}" in page
+    assert f"again for {ampere.rereads:.2f} of the heads of queries" in page
 
 
 def row(requests, held, prompt, seconds):

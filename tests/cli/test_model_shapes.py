@@ -67,10 +67,12 @@ def test_the_model_that_a_log_names_is_the_target(tmp_path, first, shape):
 
 def test_what_copies_text_costs_a_lookup(tmp_path):
     trace = recorded(tmp_path / "served.trace", drafter="ngram-cpu", target="Qwen3-8B")
-    data = compared(trace, "--policy", "ngram-cpu:4/Qwen3-8B", "--cost", "h100")
-    drafter = data["policies"][0]["levels"][0]
+    asked = (trace, "--policy", "ngram-cpu:4/Qwen3-8B", "--cost", "h100", "--engine")
+    data, served = compared(*asked, "bare"), compared(*asked, "vllm")
+    drafter, in_vllm = (found["policies"][0]["levels"][0] for found in (data, served))
     assert drafter["duration_s"] == pytest.approx(drafter["forwards"] * 1e-5)
-    assert data["meta"]["cost_notes"][0].endswith("ngram-cpu copies text; Qwen3-8B is qwen-3-8b")
+    assert in_vllm["duration_s"] > in_vllm["forwards"] * 1e-3  # the host plans no step ahead
+    assert served["meta"]["cost_notes"][0].endswith("ngram-cpu copies text; Qwen3-8B is qwen-3-8b")
 
 
 def test_what_copies_text_is_served_without_keys_and_values(tmp_path):

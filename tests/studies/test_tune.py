@@ -285,11 +285,11 @@ def test_values_that_cannot_be_built_are_failed_trials_with_devices_too(windows,
 
 
 def test_what_readers_need_to_know_is_said(folder, tmp_path):
-    asked = {"cost": "a100", "shift_acceptance": {"draft": 0.05}, "seeds": 2}
+    asked = {"cost": "a10", "shift_acceptance": {"draft": 0.05}, "seeds": 2}
     found = tune("draft:3..4/target", "known.trace", out=tmp_path, jobs=1, **asked)
     assert "; SYNTHETIC trace synthetic (greedy), 20 requests, " in found.headline()
-    assert "; WHAT IF: acceptance of draft +0.05; cost a100, batch 1, seed 0" in found.headline()
+    assert "; WHAT IF: acceptance of draft +0.05; cost a10, batch 1, seed 0" in found.headline()
     shown = found.to_json()
-    assert any("published peaks of a100, on which no engine was measured" in one for one in shown["remarks"])
+    assert any("published peaks of a10, on which no engine was measured" in one for one in shown["remarks"])
     assert any(one.startswith("±: 95% interval over requests of the same mix of tags, and") for one in shown["remarks"])
     assert shown["meta"]["what_if"]["acceptance"] == {"draft": 0.05}

@@ -159,7 +159,7 @@ def test_what_replicas_say_of_their_device_is_asked_for_by_options(written):
 def test_what_is_neither_of_the_sheet_nor_a_file(written):
     with pytest.raises(ValueError, match=r"'rtx3080': did you mean rtx3090\?; a device of your own: \[devices.NAME\]"):
         make_cost("rtx3080", RECORDING)
-    with pytest.raises(ArgumentError, match=r"`engine` vllm was measured on h100-sxm, .* only, got mine"):
+    with pytest.raises(ArgumentError, match=r"`engine` vllm has terms on h100-sxm, .* only, got mine"):
         make_cost(written(H100), RECORDING, engine="vllm")
     single = "[devices.mine]\nflops_per_s = { float32 = 1e13 }\nbytes_per_s = 1e12\nmemory_bytes = 80e9\n"
     with pytest.raises(

@@ -1,6 +1,6 @@
 """Seconds of engines by hand, whose terms are taken when, and what they say of themselves."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from paceline.base.errors import ArgumentError
@@ -11,7 +11,7 @@ from paceline.sim.cost.what_if import Price, PricedAsCost, scaled
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.cluster_file import ClusterFileError
 from paceline.traces import make_trace
-from paceline.traces.meta import Experts, Quantised
+from paceline.traces.meta import Experts, Quantised, Windowed
 
 from ...traces.making import SPEC
 from ..serving.cluster.small_pools import llamas
@@ -25,13 +25,19 @@ HALF = EngineTerms(
     narrow=0.125,
     link=0.5,
     step_s=2e-4,
+    rereads=0.0,
     width_s=1e-8,
     reduce_s=5e-6,
-    expert_layer_s=3e-5,
+    expert_layer_s=2e-5,
+    bf16_expert_layer_s=3e-5,
     row_s=1e-5,
     draft_step_s=1e-4,
     draft_row_s=2e-5,
     wide_s=1e-3,
+    draft_layer_s=4e-6,
+    lookup_round_s=3e-4,
+    lookup_layer_s=2e-6,
+    lookup_row_s=5e-5,
     rounds_measured=True,
     dense=Sure(
         of="dense models on Hopper",
@@ -76,7 +82,50 @@ def test_a_draft_by_hand():
     cost = cost_of()
     for new in (3, 4):
         wanted = (4e6 + 400 * (10 + new)) / 5e10 + LAYERS + 1e-4 + 3 * 2e-5
-        assert seconds(cost, new, model="d", rows=3, held=10) == pytest.approx(wanted)
+        assert seconds(cost, new, model="d", rows=3, held=10) == pytest.approx(wanted + 3 * 4e-6)
+    head = DRAFT.model_copy(update={"layers": 1})
+    wanted = (4e6 + 400 * 14) / 5e10 + LAYERS / 3 + 1e-4 + 3 * 2e-5
+    assert seconds(cost_of(HALF, head, MODEL), 4, model="d", rows=3, held=10) == pytest.approx(wanted)
+
+
+def test_a_round_of_copied_drafts_by_hand():
+    """It takes the host's seconds, those of the target's layers and those of rows, however many tokens were found."""
+    cost = cost_of(HALF, free=("ngram",))
+    round_s = 3e-4 + 3 * 2e-6
+    assert cost.lookups_s(4) == pytest.approx(round_s + 4 * (5e-5 + cost.lookup_s))
+    assert cost.draft_terms("ngram").seconds(0, 4) == pytest.approx(cost.lookups_s(4))
+    assert [end.lookups_s(1) - cost.lookup_s for end in cost.ends()] == pytest.approx(
+        [factor * (round_s + 5e-5) for factor in (0.5, 3.0)]
+    )
+    assert cost_of(None, free=("ngram",)).lookups_s(4) == 4 * cost.lookup_s
+
+
+GROUPED = MODEL.model_copy(update={"kv_bytes_per_token": 480, "kv_heads": 2})  # 20 numbers a layer for 100 of queries
+
+
+def test_keys_and_values_are_read_again_by_hand():
+    """By half of the four heads of queries beyond the first of a group, where a row is fed several tokens."""
+    again, once = (cost_of(replace(HALF, rereads=share), DRAFT, GROUPED) for share in (0.5, 0.0))
+    for new in (4, 1000):  # bound by memory, and by arithmetic
+        assert seconds(again, new, held=10) - seconds(once, new, held=10) == pytest.approx(2 * 480 * 10 / 5e10)
+    assert seconds(again, 3, rows=3, held=10) == seconds(once, 3, rows=3, held=10)
+    # Of four devices two hold the same heads, so that half as many queries share them.
+    again, once = (cost_of(replace(HALF, rereads=share), GROUPED, tensor_parallel=4) for share in (0.5, 0.0))
+    wanted = 0.5 * (2.5 - 1) * 2 * 480 * 10 / 5e10 / 4
+    assert seconds(again, 4, held=10) - seconds(once, 4, held=10) == pytest.approx(wanted)
+    unknown = cost_of(replace(HALF, rereads=0.5), MODEL)
+    assert seconds(unknown, 4, held=10) == seconds(cost_of(HALF, MODEL), 4, held=10)
+
+
+def test_either_range_is_of_the_terms_that_it_names():
+    """Each second of an engine is one of plain steps or one of rounds; both are longer on a slower device."""
+    names = {field.name for field in fields(EngineTerms) if field.type is float} - {"rereads"}
+    plain, rounds = (
+        {name for name in names if getattr(slower, name) != getattr(HALF, name)}
+        for slower in (HALF.plain_times(2.0), HALF.rounds_times(2.0))
+    )
+    assert plain | rounds == names
+    assert not plain & rounds
 
 
 def test_devices_that_share_a_model_by_hand():
@@ -99,13 +148,16 @@ def test_experts_and_narrow_weights_by_hand():
     assert seconds(cost, 1000) == pytest.approx(2 * 1000 * multiplied + attended + STEP + 1e-5 + 1e-3)
 
 
-@pytest.mark.parametrize("new", [1, 4])
-def test_lines_by_the_tokens_held_are_the_same_seconds(new):
-    cost = cost_of()
-    for model in ("d", "m"):
-        line = cost.context_line(model, num_rows=1, new_tokens=new, context_tokens=700)
-        at = line.start_s + line.slope_s * (700 - line.start)
-        assert at == pytest.approx(seconds(cost, new, model=model, held=700), rel=1e-12)
+@pytest.mark.parametrize("held", [0, 90, 299, 700])
+@pytest.mark.parametrize("new", [1, 4, 400])
+def test_lines_by_the_tokens_held_are_the_same_seconds(new, held):
+    windowed = GROUPED.model_copy(update={"windowed": Windowed(layers=2, tokens=300)})
+    for cost in (cost_of(), *(cost_of(replace(HALF, rereads=0.5), DRAFT, target) for target in (GROUPED, windowed))):
+        for model in ("d", "m"):
+            line = cost.context_line(model, num_rows=1, new_tokens=new, context_tokens=held)
+            for tokens in {held, line.start, int(min(line.end, 10_000)) - 1}:
+                at = line.start_s + line.slope_s * (tokens - line.start)
+                assert at == pytest.approx(seconds(cost, new, model=model, held=tokens), rel=1e-12)
 
 
 def test_the_ends_are_of_rounds_alone():
@@ -116,7 +168,8 @@ def test_the_ends_are_of_rounds_alone():
     verified = [seconds(each, 4, held=5) - seconds(each, 1, held=8) for each in (low, cost, high)]
     assert verified == pytest.approx([0.5e-3, 1e-3, 3e-3])
     drafted = [seconds(each, 1, model="d") for each in (low, cost, high)]
-    assert [each - drafted[1] for each in drafted] == pytest.approx([-0.6e-4, 0, 2.4e-4])
+    each_s = 1e-4 + 2e-5 + 3 * 4e-6
+    assert [each - drafted[1] for each in drafted] == pytest.approx([-0.5 * each_s, 0, 2.0 * each_s])
     halved = scaled(cost, {"d": 0.5}, target="m").ends()
     assert [seconds(each, 1, model="d") for each in halved] == pytest.approx(
         [each / 2 for each in (drafted[0], drafted[2])]
@@ -152,12 +205,14 @@ def test_what_a_reader_has_to_know():
     assert "what a round adds 0.50 to 3.00 times (new to the fit)" in said
     measured = replace(HALF, dense=replace(HALF.dense, new="new sources of half"))
     assert cost_of(measured).notes()[0].endswith("what a round adds 0.50 to 3.00 times (new sources of half)")
-    assert of_models == "drafts by d: rounds were measured with heads of one layer; none of a model was"
+    assert of_models.startswith("drafts by d: ranges are of heads of one layer; none of a model was measured")
     assert len(cost_of(HALF, DRAFT.model_copy(update={"layers": 1}), MODEL).notes()) == 1
+    copied = cost_of(replace(HALF, name="sglang"), MODEL, free=("ngram",)).notes()[-1]
+    assert copied == "copies by ngram: ranges are of heads; seconds of a round are of Qwen3-8B under 0.5.9"
     assert (
         cost_of(replace(HALF, name="vllm"))
         .notes()[1]
-        .startswith("drafts by d: rounds were measured with heads of one layer; vLLM")
+        .startswith("drafts by d: ranges are of heads of one layer; their seconds are of two models under 0.15")
     )
 
 
@@ -192,8 +247,8 @@ def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
         ("eagle-timed", None, "h100", "vllm"),
         ("sglang-metrics", "trtllm", "h100", "trtllm"),
         ("sglang-metrics", "bare", "h100", None),
-        (None, None, "a100", None),
-        (None, None, "h100-pcie", None),
+        (None, None, "a100", "vllm"),
+        (None, None, "l40s", None),
     ],
 )
 def test_whose_terms_are_taken(source, engine, device, found):
@@ -231,8 +286,9 @@ def test_a_release_is_named_once():
         ),
         (
             "vllm",
-            "a100",
-            "`engine` vllm was measured on h100-sxm, h100, h200, gh200, h20, b200 only, got a100; `engine` bare takes",
+            "l40s",
+            "`engine` vllm has terms on h100-sxm, h100, h100-pcie, h200, gh200, h20, b200, a100-80gb, a100, "
+            "a100-40gb only, got l40s; `engine` bare takes",
         ),
     ],
 )
@@ -249,7 +305,7 @@ def test_an_engine_goes_with_a_device():
     assert (bare.name, bare.ends()) == ("h100", ())
     assert bare.notes()[0].startswith("published peaks: a lower bound on seconds")
     assert (
-        make_cost("a100", recording).notes()[0].startswith("published peaks of a100, on which no engine was measured")
+        make_cost("l40s", recording).notes()[0].startswith("published peaks of l40s, on which no engine was measured")
     )
 
 
@@ -281,10 +337,10 @@ def test_shares_that_are_given_take_the_place_of_the_fits():
 
 
 def test_shares_of_a_device_without_an_engine_have_no_range():
-    given = make_cost("a100", llamas(), efficiency={"flops": 0.5, "bandwidth": 0.8})
-    assert (given.name, given.ends()) == ("a100 at flops 0.5, bandwidth 0.8", ())
+    given = make_cost("l40s", llamas(), efficiency={"flops": 0.5, "bandwidth": 0.8})
+    assert (given.name, given.ends()) == ("l40s at flops 0.5, bandwidth 0.8", ())
     assert given.notes()[0] == "shares of published peaks as given (flops 0.5, bandwidth 0.8): no range is known"
-    bare = make_cost("a100", llamas())
+    bare = make_cost("l40s", llamas())
     asked = {"num_rows": 1, "new_tokens": 64, "context_tokens": 10}
     target = llamas().about.models[-1]
     arithmetic_s, memory_s = bare.busy_s(target, **asked)
@@ -296,7 +352,7 @@ def test_shares_of_a_device_without_an_engine_have_no_range():
     [
         ("h100", {"bandwith": 0.7}, "`efficiency` must name bandwidth or flops, got 'bandwith'"),
         ("h100", {"flops": 1.5}, "`efficiency` of flops must be in (0, 1], got 1.5"),
-        ("a100", {"flops": 0.0}, "`efficiency` of flops must be in (0, 1], got 0.0"),
+        ("l40s", {"flops": 0.0}, "`efficiency` of flops must be in (0, 1], got 0.0"),
         ("mine.json", {"flops": 0.5}, "`efficiency` goes with a device as `cost`, got `cost` mine.json"),
     ],
 )
@@ -346,10 +402,8 @@ def test_a_cluster_says_its_engine(tmp_path):
     ):
         path.write_text(FILE.format(device=device, engine=engine))
         assert open_cluster(path, recording).replicas[0].cost.name == name
-    path.write_text(FILE.format(device="a100", engine='engine = "sglang"'))
-    with pytest.raises(
-        ClusterFileError, match=r"replicas\[0\].engine cannot be taken: `engine` sglang was measured on"
-    ):
+    path.write_text(FILE.format(device="l40s", engine='engine = "sglang"'))
+    with pytest.raises(ClusterFileError, match=r"replicas\[0\].engine cannot be taken: `engine` sglang has terms on"):
         open_cluster(path, recording)
     with pytest.raises(ArgumentError, match=r"`engine` goes with a device as `cluster`; .* is to say `engine` itself"):
         open_cluster(path, recording, engine="vllm")
