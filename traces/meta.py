@@ -85,7 +85,7 @@ class Experts(Record):
         """Of the experts that one token uses."""
         return self.layers * self.per_token * self.parameters
 
-    def touched(self, num_tokens: int) -> float:
+    def touched(self, num_tokens: float) -> float:
         """Distinct experts of a layer that `num_tokens` tokens use, k to E in the mean: E (1 - (1 - k/E)^n).
 
         Every token draws k distinct experts, all of them equally likely, and independently of the others (Huang et al.

@@ -43,6 +43,7 @@ VERSIONS = {
 BETWEEN_STEPS = {"vllm-0.12": "vllm-0.12", "vllm-0.9": "vllm-0.12"}
 OLDER = dict.fromkeys(BETWEEN_STEPS, "vllm")  # differ from it by few terms; none is in the means of others
 SHARES = ("bandwidth", "arithmetic", "narrow", "link")
+SHARED = (*SHARES, "alike")  # by all engines on all devices
 ROUNDS = ("draft_step_s", "draft_row_s", "wide_s", "rereads")
 REREADING = ("ampere",)  # classes where vLLM's attention does not pack heads of queries (FlashAttention 2)
 EXPERTS = ("expert_layer_s", "bf16_expert_layer_s")
@@ -73,7 +74,7 @@ def class_of(device: str) -> str:
 
 def place_of(field: str, engine: str, kind: str) -> Place:
     """The engine and class of devices of a field's term."""
-    if field in SHARES:
+    if field in SHARED:
         return "", "", field
     if field == "width_s":
         return "", kind, field
@@ -123,7 +124,7 @@ def fit(rows: Sequence[Row]) -> Terms:
     dense, mixtures = ([row for row in rows if (row.target.experts is not None) == mixed] for mixed in (False, True))
     by_drafts = {"": PLAIN, "head": ROUNDS, "model": ("draft_layer_s",), "copy": COPIES}
     parts = [([row for row in dense if row.drafts_by == drafts], names) for drafts, names in by_drafts.items()]
-    for chosen, names in (*parts, (mixtures, EXPERTS)):
+    for chosen, names in (*parts, (mixtures, (*EXPERTS, "alike"))):
         if places := list(_told_of(chosen, names)):
             terms |= _fitted(chosen, places, terms)
     return terms
@@ -141,6 +142,7 @@ def _told_of(rows: Iterable[Row], names: Sequence[str]) -> dict[Place, None]:
         known |= {"link", "reduce_s"} if row.num_devices > 1 else set()
         known |= {"draft_step_s", "wide_s", "draft_layer_s"} if row.drafter is not None else set()
         known |= {"lookup_layer_s"} if row.copied else set()
+        known |= {"alike"} if row.drafted else set()
         known |= {"rereads"} if row.engine == "vllm" and class_of(row.device) in REREADING else set()
         found |= dict.fromkeys(place_of(name, row.engine, class_of(row.device)) for name in names if name in known)
     return found
@@ -157,9 +159,9 @@ def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms
         found = (Predicted(row, predicted_s(row, cost(row)), plain_step_s(row, cost(row)), 0.0) for row in rows)
         return weight * np.log1p([one.error for one in found])
 
-    begins = {"width_s": 1e-8, "rereads": 0.5, **dict.fromkeys(SHARES, 0.7)}
+    begins = {"width_s": 1e-8, "rereads": 0.5, "alike": 0.3, **dict.fromkeys(SHARES, 0.7)}
     begin = [begins.get(place[2], 3e-5) for place in places]
-    most = {"bandwidth": MOST_BANDWIDTH, **dict.fromkeys((*SHARES[1:], "rereads"), 1.0)}
+    most = {"bandwidth": MOST_BANDWIDTH, **dict.fromkeys((*SHARED[1:], "rereads"), 1.0)}
     ends = [most.get(place[2], 1e-2) for place in places]
     bounds = (np.log([1e-9] * len(places)), np.log(ends))
     found = least_squares(errors, np.log(begin), loss="soft_l1", f_scale=CLOSE, bounds=bounds)
@@ -324,7 +326,7 @@ def written(terms: Terms, sure: Sequence[str], measured: Collection[tuple[str, s
         "# well it does. The fields are those of EngineTerms.",
         "",
         "[shared]",
-        *(f"{name} = {_value(terms, ('', '', name)):.3g}" for name in SHARES),
+        *(f"{name} = {_value(terms, ('', '', name)):.3g}" for name in SHARED),
     ]
     for kind, devices in CLASSES.items():
         names = ", ".join(f'"{device}"' for device in devices)

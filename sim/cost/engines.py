@@ -81,6 +81,7 @@ class EngineTerms:
     arithmetic: float  # share of the peak of 16 and 32 bit units, in (0, 1]
     narrow: float  # of the peak of fp8, fp4 and int8 units, in (0, 1]
     link: float  # of the link's bandwidth, in (0, 1]
+    alike: float  # of the tokens that a row is fed beyond its first, that use no experts of their own, in [0, 1]
     step_s: float  # per forward of the target: the host's, between two of them
     # share, in [0, 1], of the heads of queries beyond the first to share one of keys and values, that read these again
     # where a row is fed several tokens: by kernels of attention that do not pack heads

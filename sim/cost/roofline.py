@@ -85,7 +85,8 @@ class RooflineCost(ShapedCost):
     Neither counts an embedding that the output does not share. Peak figures: a lower bound on seconds.
 
     Of a mixture of experts, arithmetic counts the parameters that a token uses, and memory the experts that the new
-    tokens of all rows use in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are read
+    tokens of all rows use in the mean (`Experts.touched`; under an engine a share of a row's tokens beyond its first
+    adds none). Device memory holds all of them. Quantised weights are read
     in their own bytes, and multiplied in their own format where activations are also in it and the device has such
     units; else they are dequantised and multiplied in the model's dtype. A draft by a block drafter is one forward over
     all its tokens.
@@ -209,6 +210,9 @@ class RooflineCost(ShapedCost):
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:
             drawn = "experts drawn uniformly and independently by each token, so more of them are read than in one text"
+            if self.engine is not None:
+                share = f"{self.engine.alike:.0%} of the tokens fed to a row beyond its first"
+                drawn = f"experts drawn uniformly, but {share} use none of their own"
             notes += (f"{', '.join(self._mixtures)}: {drawn}",)
         return notes
 
@@ -243,6 +247,7 @@ class _Terms:
     window: float  # tokens of it, infinite without one
     weights_s: float  # of reading every weight once
     experts: Experts | None  # of a mixture of experts
+    alike: float  # share of a row's tokens beyond its first that use no experts of their own
     expert_s: float  # of reading one expert in each layer with experts
     held_s: tuple[float, float]  # of reading the keys and values of one token, by the same layers
     rereads: float  # times that these are read again for a row that is fed several tokens, >= 0
@@ -270,7 +275,7 @@ class _Terms:
         in_all_s, in_windows_s = self.held_s
         windows = min(held_tokens, num_rows * self.window)
         read_s = in_all_s * (read_tokens + new_tokens) + in_windows_s * (windows + new_tokens)
-        return self.read_s(new_tokens) + read_s
+        return self.read_s(num_rows, new_tokens) + read_s
 
     def again_s(self, num_rows: int, new_tokens: int, held_tokens: int, read_tokens: int) -> float:
         """Of reading keys and values again where a row is fed several tokens, which no product hides."""
@@ -308,11 +313,12 @@ class _Terms:
             (self.again_s(num_rows, new_tokens, start, start), self.rereads * held_s if new_tokens > num_rows else 0.0),
         )
 
-    def read_s(self, new_tokens: int) -> float:
-        """Of reading the weights that `new_tokens` use, each once."""
+    def read_s(self, num_rows: int, new_tokens: int) -> float:
+        """Of reading the weights that the new tokens of all rows use, each once."""
         if self.experts is None:
             return self.weights_s
-        return self.weights_s - self.expert_s * (self.experts.number - self.experts.touched(new_tokens))
+        of_their_own = new_tokens - self.alike * (new_tokens - num_rows)
+        return self.weights_s - self.expert_s * (self.experts.number - self.experts.touched(of_their_own))
 
 
 def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTerms | None, *, drafts: bool) -> _Terms:
@@ -350,6 +356,7 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
         window=inf if model.windowed is None else model.windowed.tokens,
         weights_s=read_bytes / bytes_per_s,
         experts=experts,
+        alike=0.0 if engine is None else engine.alike,
         expert_s=0.0 if experts is None else experts.layers * experts.parameters * expert_width / bytes_per_s,
         held_s=(held_bytes * (1 - windowed) / bytes_per_s, held_bytes * windowed / bytes_per_s),
         rereads=0.0 if engine is None else engine.rereads * (_queries_of_a_key(model, num_devices) - 1.0),

@@ -24,6 +24,7 @@ HALF = EngineTerms(
     arithmetic=0.25,
     narrow=0.125,
     link=0.5,
+    alike=0.0,
     step_s=2e-4,
     rereads=0.0,
     width_s=1e-8,
@@ -119,7 +120,7 @@ def test_keys_and_values_are_read_again_by_hand():
 
 def test_either_range_is_of_the_terms_that_it_names():
     """Each second of an engine is one of plain steps or one of rounds; both are longer on a slower device."""
-    names = {field.name for field in fields(EngineTerms) if field.type is float} - {"rereads"}
+    names = {field.name for field in fields(EngineTerms) if field.type is float} - {"rereads", "alike"}
     plain, rounds = (
         {name for name in names if getattr(slower, name) != getattr(HALF, name)}
         for slower in (HALF.plain_times(2.0), HALF.rounds_times(2.0))
@@ -132,6 +133,17 @@ def test_devices_that_share_a_model_by_hand():
     cost = cost_of(HALF, MODEL, tensor_parallel=4)
     reduced = 2 * (2 * 3 / 4 * 100 * 4 / 0.5e10 + 2 * 5e-6)  # two doublings
     assert seconds(cost, 1, held=10) == pytest.approx((4e6 + 400 * 11) / 5e10 / 4 + STEP + 3 * reduced + 1e-5)
+
+
+def test_tokens_of_a_row_share_experts_by_hand():
+    """Of the four tokens beyond the first of a row two use none of their own."""
+    mixed = MODEL.model_copy(update={"experts": Experts(number=8, per_token=2, layers=2, parameters=25_000)})
+    alike, apart = (cost_of(replace(HALF, alike=share), mixed) for share in (0.5, 0.0))
+    expert_s = 2 * 25_000 * 4 / 5e10
+    assert seconds(apart, 5) - seconds(alike, 5) == pytest.approx(expert_s * 8 * (0.75**3 - 0.75**5))
+    assert seconds(apart, 6, rows=2) - seconds(alike, 6, rows=2) == pytest.approx(expert_s * 8 * (0.75**4 - 0.75**6))
+    assert seconds(apart, 5, rows=5) == seconds(alike, 5, rows=5)
+    assert "experts drawn uniformly, but 50% of the tokens fed to a row beyond its first" in alike.notes()[-1]
 
 
 def test_experts_and_narrow_weights_by_hand():
