@@ -264,9 +264,12 @@ def sure_lines(
             ]
             if not plain:
                 continue
-            lines += ["", f"[sure.{group}.{kind}]", f'of = "{named[kind]}"', f'of_rounds = "{of_rounds}"']
+            of = named[kind]
             if len({model_of(one.row) for one in plain}) < FEW:  # no surer than all classes together
                 plain = [one for one in (*kept, *found) if not one.row.drafted and group_of_target(one.row) == group]
+                there = {one.row.device for one in plain}
+                of = " and ".join(named[each] for each, devices in classes.items() if not there.isdisjoint(devices))
+            lines += ["", f"[sure.{group}.{kind}]", f'of = "{of}"', f'of_rounds = "{of_rounds}"']
             lines += [_range_line("plain", plain), _range_line("rounds", rounds, *known.values())]
             lines += _gains_lines(rounds)
             here = _by_engine(one for each in known.values() for one in each if one.row.device in devices)

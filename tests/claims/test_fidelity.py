@@ -157,6 +157,22 @@ def test_few_rounds_make_no_range_of_their_engines(number, engines):
     assert all((each["gains"], each["new"]) == (number, NEW) for each in sure.get("own", {}).values())
 
 
+@pytest.mark.parametrize("models", [fit.FEW - 1, fit.FEW])
+def test_a_class_with_few_models_is_no_surer_than_all(models):
+    """`FEW` models on an A100, each as predicted, beside one on an H100 that took twice as long."""
+    plain = row(1, 500, 0, 0.007)
+    shape = plain.target.model_copy
+    other = [replace(plain, device="a100", target=shape(update={"layers": 1 + place})) for place in range(models)]
+    found = [Predicted(each, 0.007, 0.007, 0.0) for each in other]
+    slow = Predicted(plain, 0.0035, 0.0035, 0.0)
+    dense = sure_of_rounds([], [guessed("k", 1.0), slow], found, hopper=("h100-sxm",), ampere=("a100",))["sure"][
+        "dense"
+    ]
+    told = dense["ampere"]["of"], dense["ampere"]["plain"]["high"]
+    few = ("dense models on Hopper and dense models on Ampere", 2.0)
+    assert told == (few if models < fit.FEW else ("dense models on Ampere", 1.0))
+
+
 def test_an_engines_own_range_lies_in_that_of_engines_without_rounds():
     """However few rows it has of all."""
     exact = [guessed("s" if step else "t", 1.0) for step in range(30 * fit.ENOUGH)]
