@@ -17,7 +17,7 @@ from paceline.sim.cost.engines import EngineTerms, Residuals, engines, for_class
 
 from ..shared.report import parser_of
 from .fit import TABLE, class_of, group_of_target, heads_or_plain, sources_of_rounds, unseen, unseen_rounds
-from .rows import COPIED, MARGIN, Predicted, Row, kept_rows, predicted, rows_in
+from .rows import MARGIN, Predicted, Row, kept_rows, predicted, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 BEGIN, END = "<!-- made by `make fidelity WRITE=--write` -->", "<!-- end -->"
@@ -39,8 +39,7 @@ def bare(_: Row) -> None:
 
 def group_of(row: Row) -> Group:
     """The group of a row, one line of a table; trees and chains are separate."""
-    name = COPIED if row.drafter is None else row.drafter.name
-    drafts = f"{name}, {'chains' if row.wide == 1 else 'trees'}" if row.drafted else ""
+    drafts = f"{row.drafter_name}, {'chains' if row.wide == 1 else 'trees'}" if row.drafted else ""
     return (*row.group, drafts)
 
 
@@ -90,7 +89,8 @@ def sources_table(fitted: Iterable[Predicted], kept: Iterable[Predicted]) -> lis
         for one in found:
             row = one.row
             if row.wide == 1 and row.drafts_by == "head":
-                groups[row.engine, row.source.removeprefix("github.com/").partition("/blob/")[0], seen].append(one)
+                source = re.split("/(?:blob|tree)/", row.source.removeprefix("github.com/"))[0]
+                groups[row.engine, source, seen].append(one)
     rows = ([*names, str(len(each)), middle(each), worst(each)] for names, each in sorted(groups.items()))
     return markdown(["engine", "source", "rows are", "rows", "terms", "worst"], rows)
 
@@ -101,8 +101,7 @@ def batches_table(found: Iterable[Predicted]) -> list[str]:
     for one in found:
         row = one.row
         if row.drafted:
-            name = COPIED if row.drafter is None else row.drafter.name
-            sources[row.source, *row.group[1:3], name, f"{row.drafted}"].append(one)
+            sources[row.source, *row.group[1:3], row.drafter_name, f"{row.drafted}"].append(one)
     rows = []
     for names, several in sources.items():
         if len({one.row.num_rows for one in several}) < 3:

@@ -105,16 +105,15 @@ def terms_by(values: Mapping[Place, float]) -> Callable[[Row], EngineTerms]:
 def _value(values: Mapping[Place, float], place: Place) -> float:
     if place in values:
         return values[place]
-    if place[2] in ("step_s", "lookup_round_s"):
-        between = UNPLANNED.get(place[0]) if place[2] == "lookup_round_s" else None
-        return 0.0 if between is None else values.get(between, 0.0)
-    if place[2] == "rereads":
+    if place[2] == "lookup_round_s":
+        return values.get(UNPLANNED.get(place[0], place), 0.0)
+    if place[2] in ("step_s", "rereads"):
         return 0.0
     if place[2] == "width_s":
         return values["", next(iter(CLASSES)), "width_s"]
     known = {other: value for other, value in values.items() if other[2] == place[2] and other[0] not in OLDER}
-    alike = [value for other, value in known.items() if other[1] == place[1]] or [*known.values()]
-    return float(np.mean(alike)) if alike else 0.0
+    near = [value for other, value in known.items() if other[1] == place[1]] or [*known.values()]
+    return float(np.mean(near)) if near else 0.0
 
 
 def fit(rows: Sequence[Row]) -> Terms:

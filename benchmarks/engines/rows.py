@@ -74,6 +74,11 @@ class Row:
         return "head" if self.drafter.layers == 1 else "model"
 
     @property
+    def drafter_name(self) -> str:
+        """What drafts, by name; "" of a plain row."""
+        return self.drafter.name if self.drafter is not None else COPIED if self.copied else ""
+
+    @property
     def group(self) -> tuple[str, ...]:
         """The group of the row: engine, model, device, format and number of devices."""
         weights = "" if self.target.quantised is None else self.target.quantised.format

@@ -44,7 +44,7 @@ class Server:
 
     told: str  # what it is, in words
     replica: str  # its table of a cluster file
-    head: str  # a preset, or the config of its drafter
+    head: Mapping[str, object] | None  # config of its drafter; None: the preset of an EAGLE-3 head
     texts: Mapping[str, Text]
 
 
@@ -66,14 +66,14 @@ SERVERS = {
     "gh200": Server(
         told="Apertus 1.5 8B with an EAGLE-3 head on a GH200, vLLM 0.23",
         replica='device = "gh200"\nmax_num_seqs = 256\ntoken_budget = 16384\n',
-        head=json.dumps(WIDE_HEAD),
+        head=WIDE_HEAD,
         texts={"open-perfectblend": Text(563, (241, 721), (0.855, 0.703, 0.578, 0.455, 0.373, 0.305, 0.249))},
     ),
     # github.com/manojarulmurugan/SpecDecoding-Study-vLLM-SGLang, phase3_results/runs, repeat 1, prefix caching off.
     "a100": Server(
         told="Llama 3.1 8B with an EAGLE-3 head on an A100 of 80 GB, vLLM 0.24",
         replica='device = "a100-80gb"\nprefix_cache = false\n',
-        head="",
+        head=None,
         texts={
             "humaneval": Text(208, (176, 512), alike(4.08, 5)),
             "gsm8k": Text(717, (256, 256), alike(2.88, 5)),
@@ -117,11 +117,12 @@ def recorded(folder: Path, server: Server, text: Text) -> RoundsRecording:
     """The log as a recording, with the shapes of both models."""
     log, head = folder / "vllm.log", folder / "head.json"
     log.write_text(f"{line(text.kept)}\n", encoding="utf-8")
-    head.write_text(server.head, encoding="utf-8")
+    if server.head is not None:
+        head.write_text(json.dumps(server.head), encoding="utf-8")
     load = Load(requests=400, output_tokens=sum(text.answer) // 2, prompt_tokens=text.prompt)
     options = ImportOptions(load=load, names={"drafter": "eagle"})
-    drafter = f"eagle={head}" if server.head else "eagle=eagle3"
-    return read_recording("vllm-log", [log], options).with_shapes(["target=llama-3.1-8b", drafter])
+    drafter = "eagle3" if server.head is None else head
+    return read_recording("vllm-log", [log], options).with_shapes(["target=llama-3.1-8b", f"eagle={drafter}"])
 
 
 def simulated(

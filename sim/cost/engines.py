@@ -130,12 +130,12 @@ class EngineTerms:
         whose = "" if sure.of_rounds == sure.of else f", of {sure.of_rounds}"
         return (f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere{whose}",)
 
-    def experts_s(self, target: ModelInfo) -> float:
-        """Seconds of a forward in addition, for its layers of experts."""
-        if target.experts is None:
+    def experts_s(self, model: ModelInfo) -> float:
+        """Seconds of a forward of any member in addition, for its layers of experts."""
+        if model.experts is None:
             return 0.0
-        narrow = target.quantised is not None and target.quantised.experts
-        return target.experts.layers * (self.expert_layer_s if narrow else self.bf16_expert_layer_s)
+        narrow = model.quantised is not None and model.quantised.experts
+        return model.experts.layers * (self.expert_layer_s if narrow else self.bf16_expert_layer_s)
 
     def drafting_s(self, layers: int) -> float:
         """Seconds of a forward of a drafter of some layers, beside its rows and what all members take by layer."""

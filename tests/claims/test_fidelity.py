@@ -165,10 +165,8 @@ def test_a_class_with_few_models_is_no_surer_than_all(models):
     other = [replace(plain, device="a100", target=shape(update={"layers": 1 + place})) for place in range(models)]
     found = [Predicted(each, 0.007, 0.007, 0.0) for each in other]
     slow = Predicted(plain, 0.0035, 0.0035, 0.0)
-    dense = sure_of_rounds([], [guessed("k", 1.0), slow], found, hopper=("h100-sxm",), ampere=("a100",))["sure"][
-        "dense"
-    ]
-    told = dense["ampere"]["of"], dense["ampere"]["plain"]["high"]
+    sure = sure_of_rounds([], [guessed("k", 1.0), slow], found, hopper=("h100-sxm",), ampere=("a100",))["sure"]
+    told = sure["dense"]["ampere"]["of"], sure["dense"]["ampere"]["plain"]["high"]
     few = ("dense models on Hopper and dense models on Ampere", 2.0)
     assert told == (few if models < fit.FEW else ("dense models on Ampere", 1.0))
 

@@ -631,7 +631,7 @@ class _VllmLine(NamedTuple):
     drafts: float  # by the rounded rates
     fewest: float  # lower bound of the drafts
     drafted: int  # tokens
-    running: int | None  # requests, when the line was written
+    running: int | None = None  # requests, by the line before it; None: not known
 
 
 def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -681,18 +681,18 @@ def _lines(path: Path) -> Iterator[_VllmLine]:
         if _LINE not in line:
             continue
         try:
-            found = _line_of(f"{path}: line {number}", line, before, running)
+            found = _line_of(f"{path}: line {number}", line, before)
         except TraceFormatError as error:
             if line.endswith(("\n", "\r")):
                 raise
             rule = f"{error.rule} (the file's last line: is it cut?)"
             raise TraceFormatError(error.path, error.field, rule, error.value) from None
         if found is not None:
-            yield found
+            yield found._replace(running=running)
             before = found.depth
 
 
-def _line_of(place: str, line: str, before: int | None, running: int | None) -> _VllmLine | None:
+def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
     """A line of metrics, after one of depth `before`; None where nothing was drafted."""
     counts, rates, depth, told = (
         _COUNTS.search(line), _VLLM_RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
@@ -723,7 +723,7 @@ def _line_of(place: str, line: str, before: int | None, running: int | None) -> 
     most = accepted / max(total - rounding, total / 2) if total else drafts
     all_of_depth = fewest * now <= drafted <= most * now
     known = now if all_of_depth or before is None else min(now, before)
-    return _VllmLine(place, found, now, known, drafts, fewest, drafted, running)
+    return _VllmLine(place, found, now, known, drafts, fewest, drafted)
 
 
 def _other_figure(figures: str) -> str | None:
